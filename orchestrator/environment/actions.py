@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from orchestrator.environment.history import Compensate, Moment, Repeat
+from orchestrator.environment.position import Position
 from orchestrator.environment.state_changes import changed_between, state_record
 from orchestrator.execution.call_recording import begin_call, recorded_call
 from orchestrator.execution.context import CallContext, using_context
@@ -29,9 +30,6 @@ from store.state_records import (
     StateChange,
     StateEdgeRecord,
 )
-
-if TYPE_CHECKING:
-    from orchestrator.environment.workspace import Workspace
 
 logger = logging.getLogger("orchestrate")
 
@@ -64,7 +62,7 @@ class Action:
 
 async def run_action(
     context: CallContext | None,
-    workspace: Workspace,
+    position: Position,
     action: Action,
     work: Callable[[], Awaitable[R]],
 ) -> R:
@@ -81,43 +79,43 @@ async def run_action(
     """
     spec = action.spec
     if context is None:
-        with workspace.acting(spec.name):
-            async with _Transaction(workspace, action, path=os.urandom(8).hex()) as transaction:
+        with position.acting(spec.name):
+            async with _Transaction(position, action, path=os.urandom(8).hex()) as transaction:
                 value = await work()
                 await transaction.commit()
             return value
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
-        _remember_replayed(workspace, action, step)
+        _remember_replayed(position, action, step)
         replayed: R = step.value
         return replayed
-    with workspace.acting(spec.name):
-        before = workspace.state
-        record = replace(step.record, workspace=workspace.name, state_before=before)
+    with position.acting(spec.name):
+        before = position.state
+        record = replace(step.record, workspace=position.name, state_before=before)
         step = step._replace(record=record)
-        transaction = _Transaction(workspace, action, path=record.path)
+        transaction = _Transaction(position, action, path=record.path)
         async with _recorded(step) as outcome, transaction:
             outcome["environment"] = StateChange(state_after=before)
             with using_context(step.context):
                 value = await work()
             outcome["result"], value = spec.codec.round_trip(value)
             after = await transaction.commit()
-            outcome["environment"] = _change(step, workspace, action, before, after)
+            outcome["environment"] = _change(step, position, action, before, after)
         return value
 
 
 class _Transaction:
     """Mounts a workspace for an action, and brings back the state before it if that fails."""
 
-    def __init__(self, workspace: Workspace, action: Action, *, path: str) -> None:
-        self._workspace = workspace
+    def __init__(self, position: Position, action: Action, *, path: str) -> None:
+        self._position = position
         self._action = action
         self._path = path
-        self._before = workspace.state
+        self._before = position.state
 
     async def __aenter__(self) -> Self:
         if self._action.is_observed:
-            await self._workspace.mounting.mount(self._workspace)
+            await self._mount()
         return self
 
     async def commit(self) -> str:
@@ -128,7 +126,7 @@ class _Transaction:
         """
         action, state = self._action, self._before
         if action.is_observed:
-            state = (await self._workspace.mounting.live.capture()).id
+            state = (await self._position.mounting.live.capture()).id
         if action.kind is not EdgeKind.REWIND:
             moment = Moment(
                 self._path,
@@ -139,12 +137,12 @@ class _Transaction:
                 repeat=action.repeat,
                 compensate=action.compensate,
             )
-            self._workspace.history.add(moment)
+            self._position.history.add(moment)
         return state
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and self._action.is_observed:
-            await until_done(self._workspace.mounting.roll_back(self._before))
+            await until_done(self._position.mounting.roll_back(self._before))
 
 
 async def until_done(work: Awaitable[R]) -> R:
@@ -161,12 +159,12 @@ async def until_done(work: Awaitable[R]) -> R:
     return task.result()
 
 
-def _remember_replayed(workspace: Workspace, action: Action, step: Replayed) -> None:
+def _remember_replayed(position: Position, action: Action, step: Replayed) -> None:
     spec = action.spec
     if step.record is None:  # `reconcile` found that it had taken place
-        workspace.history.add(Moment("", spec.name, workspace.state, spec.effects))
+        position.history.add(Moment("", spec.name, position.state, spec.effects))
     elif step.record.workspace is not None:
-        workspace.history.describe(
+        position.history.describe(
             step.record.path,
             label=action.checkpoint,
             repeat=action.repeat,
@@ -182,10 +180,10 @@ def _recorded(step: NewStep) -> AbstractAsyncContextManager[dict[str, Any]]:
 
 
 def _change(
-    step: NewStep, workspace: Workspace, action: Action, before: str, after: str
+    step: NewStep, position: Position, action: Action, before: str, after: str
 ) -> StateChange:
     """What is recorded of an action beside its outcome."""
-    run, record, home = step.context.run, step.record, workspace.mounting.home
+    run, record, home = step.context.run, step.record, position.mounting.home
     changed = changed_between(home, before, after)
     note = None
     if record.effects is Effects.PURE and before != after:
@@ -217,7 +215,7 @@ def _change(
     if action.checkpoint is not None:
         at_s = run.since_start_s()
         checkpoint = CheckpointRecord(
-            run.id, record.path, action.checkpoint, workspace.name, after, at_s
+            run.id, record.path, action.checkpoint, position.name, after, at_s
         )
     return StateChange(
         state_after=after,

@@ -17,6 +17,7 @@ from orchestrator.environment.history import History, Moment
 from orchestrator.environment.homes import Home, home_at
 from orchestrator.environment.merging.applying import checked_base
 from orchestrator.environment.mounting import Mounting
+from orchestrator.environment.position import Position
 from orchestrator.environment.state_changes import state_record
 from orchestrator.environment.states import Base, Service, State
 from orchestrator.environment.trees.tree import Confinement, WorkspaceLimits
@@ -124,13 +125,13 @@ class Beginning:
             raise
         mounting = Mounting(self._home.environments, self._kind, is_trusted=is_new)
         history = History([Moment(path, "workspace", begun.state)])
-        workspace.placed(begun.name, mounting, history)
+        workspace.place(begun.name, mounting, history)
 
-    def register(self, workspace: Workspace) -> None:
+    def register(self, position: Position) -> None:
         """A workspace or a fork has its name: recorded actions of it are reported to it."""
-        self._names.add(workspace.name)
+        self._names.add(position.name)
         if self._run is not None:
-            self._run.workspaces[workspace.name] = lambda step: workspace.history.replayed(step)
+            self._run.workspaces[position.name] = position.history.replayed
 
     def free_names(self, origin: str, count: int) -> list[str]:
         """Names for forks of a workspace, unique in the run."""
@@ -141,10 +142,10 @@ class Beginning:
                 names.append(f"{origin}.{number}")
         return names
 
-    async def end(self, workspace: Workspace) -> None:
+    async def end(self, position: Position) -> None:
         """End all that runs in a workspace; idempotent."""
-        await workspace.mounting.close()
-        self._names.discard(workspace.name)
+        await position.mounting.close()
+        self._names.discard(position.name)
         if not self._names and self._home is not None:
             home, self._home = self._home, None
             await home.release()

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from store.records import Effects
-
-if TYPE_CHECKING:
-    from orchestrator.environment.workspace import Workspace
-    from store.records import StepRecord
+from store.records import Effects, StepRecord
 
 REWIND = "ws.rewind"
 """The name of the steps that bring back a former state."""
 
-Repeat = Callable[["Workspace"], Awaitable[Any]]
-"""Does an action again in a workspace that is in the state before it."""
+Repeat = Callable[[Any], Awaitable[Any]]
+"""Does an action again in a Workspace that is in the state before it."""
 
 Compensate = Callable[[], Awaitable[Any]]
 """Takes back an effect on the outside world."""

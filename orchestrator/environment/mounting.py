@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from orchestrator.environment.environments import Environments, WorkspaceKind
 from orchestrator.environment.errors import BaseChanged, StateLost
 from orchestrator.environment.files.base_listing import BaseListing, list_base
+from orchestrator.environment.history import History
 from orchestrator.environment.live_workspace import LiveWorkspace
 from orchestrator.environment.states import State
-
-if TYPE_CHECKING:
-    from orchestrator.environment.workspace import Workspace
 
 logger = logging.getLogger("orchestrate")
 
@@ -39,24 +37,26 @@ class Mounting:
         assert self._live is not None, "an action mounts it first"
         return self._live
 
-    async def mount(self, workspace: Workspace) -> None:
+    async def mount(self, history: History, workspace: Any) -> None:
         """Show the present state, if it is not shown.
 
+        Args:
+            workspace: the Workspace in which actions are done again if the state is lost.
         Raises:
             StateLost: it is not stored any more, and cannot be computed again.
             BaseChanged: the base has changed since the workspace began.
             SandboxFailed, ServiceFailed.
         """
-        if self._live is None or self._live.state.id != workspace.state:
-            await self.show(workspace, len(workspace.history.moments) - 1)
+        if self._live is None or self._live.state.id != history.state:
+            await self.show(history, len(history.moments) - 1, workspace)
 
-    async def show(self, workspace: Workspace, index: int) -> None:
-        """Show the state of a moment; raises as `mount`."""
-        wanted = workspace.history.moments[index].state
+    async def show(self, history: History, index: int, workspace: Any) -> None:
+        """Show the state of a moment; as `mount`."""
+        wanted = history.moments[index].state
         try:
             await self._show(wanted)
         except StateLost as lost:
-            await self._compute_again(workspace, index, lost)
+            await self._compute_again(history, index, workspace, lost)
 
     async def roll_back(self, state_id: str) -> None:
         """Show a state again after an action that failed; raises nothing."""
@@ -92,9 +92,11 @@ class Mounting:
             former = BaseListing.from_bytes(self.home.root.blobs.read(state.base.listing))
             raise BaseChanged(state.base.path, tuple(listing.changed_since(former)))
 
-    async def _compute_again(self, workspace: Workspace, index: int, lost: StateLost) -> None:
+    async def _compute_again(
+        self, history: History, index: int, workspace: Any, lost: StateLost
+    ) -> None:
         """Show the nearest former state that is stored, and do again what led from it."""
-        for before, way in workspace.history.ways_to(index):
+        for before, way in history.ways_to(index):
             try:
                 await self._show(before)
             except StateLost:
@@ -104,8 +106,8 @@ class Mounting:
                 await moment.repeat(workspace)
             state = await self.live.capture()
             logger.warning(
-                "workspace %s: %s; computed again from state %s by %s%s",
-                *(workspace.name, lost, before[:12], ", ".join(each.name for each in way)),
+                "%s; it was computed again from state %s by %s%s",
+                *(lost, before[:12], ", ".join(each.name for each in way)),
                 "" if state.id == lost.args[0] else ", with another result",
             )
             return

@@ -14,7 +14,6 @@ from orchestrator.environment.states import States
 from store.state_records import MAX_CHANGED, StateRecord
 
 
-
 @dataclass(frozen=True, slots=True)
 class Changed:
     """The difference between two states: the first paths, and counts of all."""

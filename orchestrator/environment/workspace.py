@@ -1,12 +1,11 @@
-"""A workspace: a copy-on-write view of a folder with a shell, in which a run's actions take place."""
+"""A workspace: a copy-on-write view of a folder with a shell, in which actions take place."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.values import ValueCodec
@@ -21,6 +20,7 @@ from orchestrator.environment.merging.applying import Applied
 from orchestrator.environment.merging.change_set import TEXT_LIMIT, ChangeSet
 from orchestrator.environment.merging.resolving import OnConflict
 from orchestrator.environment.mounting import Mounting
+from orchestrator.environment.position import Position
 from orchestrator.environment.state_merging import (
     MergeResult,
     applied,
@@ -34,13 +34,29 @@ from orchestrator.execution.step_execution import StepSpec
 from store.records import Effects, StepKind
 from store.state_records import EdgeKind
 
-if TYPE_CHECKING:
-    from orchestrator.environment.beginning import Beginning
-
 R = TypeVar("R")
 
-_acting: ContextVar[frozenset[int]] = ContextVar("orchestrate_acting", default=frozenset())
 _current: ContextVar[Workspace | None] = ContextVar("orchestrate_workspace", default=None)
+
+
+class Origin(Protocol):
+    """What a workspace and its forks began with."""
+
+    async def begin(self, workspace: Workspace) -> None:
+        """Begin the first of them, and place it."""
+        ...
+
+    def register(self, position: Position) -> None:
+        """A workspace or fork was placed."""
+        ...
+
+    def free_names(self, origin: str, count: int) -> list[str]:
+        """Names for forks of a workspace."""
+        ...
+
+    async def end(self, position: Position) -> None:
+        """End all that runs in a workspace or fork; idempotent."""
+        ...
 
 
 def current_workspace() -> Workspace | None:
@@ -58,18 +74,13 @@ class Workspace:
 
     One action at a time: parts of a flow that run side by side need a fork each.
 
-    Attributes:
-        name: unique in its run.
     """
 
-    def __init__(self, beginning: Beginning) -> None:
-        self._beginning = beginning
-        self._mounting: Mounting | None = None
-        self.history = History()
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._position: Position | None = None
         self._forks: list[Workspace] = []
-        self._at_work = ""
         self._tokens: list[Token[Workspace | None]] = []
-        self.name = ""
 
     async def __aenter__(self) -> Self:
         """Begin it, unless it is a fork, and make it the current one of this task.
@@ -78,8 +89,8 @@ class Workspace:
             BaseRefused: the folder cannot be a base.
             StoreError: its beginning could not be recorded.
         """
-        if self._mounting is None:
-            await self._beginning.begin(self)
+        if self._position is None:
+            await self._origin.begin(self)
         self._tokens.append(_current.set(self))
         return self
 
@@ -89,14 +100,19 @@ class Workspace:
         await self.close()
 
     @property
+    def name(self) -> str:
+        """Its name, unique in its run."""
+        return self.position.name
+
+    @property
     def base(self) -> str:
         """The folder that it is a view of; its programs see it at this path."""
-        return self.mounting.kind.base
+        return self.position.mounting.kind.base
 
     @property
     def state(self) -> str:
         """The id of its present state."""
-        return self.history.state
+        return self.position.history.state
 
     async def run(
         self,
@@ -123,7 +139,7 @@ class Workspace:
         timeout_s = None if timeout is None else seconds_of(timeout)
 
         async def work(here: Workspace) -> Completed:
-            return await here.mounting.live.run(
+            return await here.position.mounting.live.run(
                 command,
                 folder=folder,
                 given=given.encode(),
@@ -132,7 +148,9 @@ class Workspace:
                 limit_bytes=output_bytes,
             )
 
-        return await self._do("run", work, (command, folder, given), annotation=Completed, is_call=True)
+        return await self._do(
+            "run", work, (command, folder, given), annotation=Completed, is_call=True
+        )
 
     async def shell(
         self,
@@ -153,7 +171,7 @@ class Workspace:
         timeout_s = None if timeout is None else seconds_of(timeout)
 
         async def work(here: Workspace) -> Completed:
-            return await here.mounting.live.run_in_shell(
+            return await here.position.mounting.live.run_in_shell(
                 command, timeout_s=timeout_s, on_output=on_output, limit_bytes=output_bytes
             )
 
@@ -169,7 +187,7 @@ class Workspace:
         """
 
         async def work(here: Workspace) -> str:
-            return (await here.mounting.live.read(path)).decode()
+            return (await here.position.mounting.live.read(path)).decode()
 
         return await self._do("read", work, (path,), annotation=str)
 
@@ -177,7 +195,7 @@ class Workspace:
         """The content of a file; raises as `read`."""
 
         async def work(here: Workspace) -> str:
-            return (await here.mounting.live.read(path)).hex()
+            return (await here.position.mounting.live.read(path)).hex()
 
         return bytes.fromhex(await self._do("read-bytes", work, (path,), annotation=str))
 
@@ -192,7 +210,7 @@ class Workspace:
         data = content.encode() if isinstance(content, str) else content
 
         async def work(here: Workspace) -> None:
-            await here.mounting.live.write(path, data, mode=mode)
+            await here.position.mounting.live.write(path, data, mode=mode)
 
         await self._do("write", work, (path, data, mode))
 
@@ -215,18 +233,16 @@ class Workspace:
         service = Service(name, command, ready, seconds_of(timeout))
 
         async def work(here: Workspace) -> None:
-            await here.mounting.live.add_service(service)
+            await here.position.mounting.live.add_service(service)
 
         await self._do("service", work, (name, command, ready))
 
     async def checkpoint(self, name: str = "") -> Checkpoint:
         """Name the present state, to come back to it."""
         await self._do("checkpoint", _nothing, (name,), EdgeKind.CHECKPOINT, checkpoint=name)
-        return Checkpoint(name, self.state, self.name, self.history.moments[-1].path)
+        return Checkpoint(name, self.state, self.name, self.position.history.moments[-1].path)
 
-    async def rewind(
-        self, to: Checkpoint | str, *, allow: bool | Collection[str] = False
-    ) -> None:
+    async def rewind(self, to: Checkpoint | str, *, allow: bool | Collection[str] = False) -> None:
         """Bring back a former state; all that runs is ended.
 
         Effects on the outside world since then are taken back by their tools' `compensate=`, the
@@ -240,7 +256,10 @@ class Workspace:
             LookupError: it was never there.
         """
         index = self._index_of(to)
-        target, effects = self.history.moments[index], self.history.effects_after(index)
+        target, effects = (
+            self.position.history.moments[index],
+            self.position.history.effects_after(index),
+        )
         lasting = [
             (each.name, each.path)
             for each in effects
@@ -253,10 +272,10 @@ class Workspace:
             for each in effects:
                 if each.compensate is not None:
                     await each.compensate()
-            await here.mounting.show(here, index)
+            await here.position.show(index)
 
         await self._do("rewind", work, (target.path,), EdgeKind.REWIND, may_repeat=False)
-        self.history.rewind_to(index)
+        self.position.history.rewind_to(index)
 
     async def fork(self, n: int = 1) -> list[Workspace]:
         """Workspaces that begin in this one's present state, and change nothing here.
@@ -271,18 +290,20 @@ class Workspace:
             raise ValueError(f"{n} forks: give at least 1")
 
         async def work(here: Workspace) -> list[str]:
-            await here.mounting.live.require_quiet()
-            here.mounting.home.expect(here.mounting.kind, n)
-            return self._beginning.free_names(here.name, n)
+            await here.position.mounting.live.require_quiet()
+            here.position.mounting.home.expect(here.position.mounting.kind, n)
+            return self._origin.free_names(here.name, n)
 
         names = await self._do("fork", work, (n,), EdgeKind.FORK, annotation=list[str])
         forks = []
         for name in names:
-            fork = Workspace(self._beginning)
+            fork = Workspace(self._origin)
             mounting = Mounting(
-                self.mounting.home, self.mounting.kind, is_trusted=self.mounting.is_trusted
+                self.position.mounting.home,
+                self.position.mounting.kind,
+                is_trusted=self.position.mounting.is_trusted,
             )
-            fork.placed(name, mounting, self.history.forked())
+            fork.place(name, mounting, self.position.history.forked())
             forks.append(fork)
         self._forks += forks
         return forks
@@ -309,18 +330,18 @@ class Workspace:
             CommandFailed: the check failed.
             ValueError: they have no common past.
         """
-        ancestor = self.history.common_with(*(other.history for other in others))
+        ancestor = self.position.history.common_with(*(other.position.history for other in others))
         theirs = [other.state for other in others]
         timeout_s = None if timeout is None else seconds_of(timeout)
 
         async def work(here: Workspace) -> MergeResult:
             sides = [here.state, *theirs]
             state, result = await merged_state(
-                here.mounting.home, ancestor, sides, on_conflict=on_conflict
+                here.position.mounting.home, ancestor, sides, on_conflict=on_conflict
             )
-            await here.mounting.live.show(state)
+            await here.position.mounting.live.show(state)
             if check is not None:
-                (await here.mounting.live.run(check, timeout_s=timeout_s)).check()
+                (await here.position.mounting.live.run(check, timeout_s=timeout_s)).check()
             return result
 
         merged = await self._do(
@@ -332,7 +353,7 @@ class Workspace:
             may_repeat=False,
             beside=theirs,
         )
-        self.history.take_effects(*(other.history for other in others))
+        self.position.history.take_effects(*(other.position.history for other in others))
         return merged
 
     async def adopt(self, fork: Workspace) -> None:
@@ -346,12 +367,10 @@ class Workspace:
         state = fork.state
 
         async def work(here: Workspace) -> None:
-            await here.mounting.live.show(here.mounting.home.states.get(state))
+            await here.position.mounting.live.show(here.position.mounting.home.states.get(state))
 
-        await self._do(
-            "adopt", work, (state,), EdgeKind.ADOPT, may_repeat=False, beside=[state]
-        )
-        self.history.adopt(fork.history)
+        await self._do("adopt", work, (state,), EdgeKind.ADOPT, may_repeat=False, beside=[state])
+        self.position.history.adopt(fork.position.history)
         await self._end_forks()
 
     async def diff(
@@ -363,10 +382,12 @@ class Workspace:
             text_limit: characters of the unified diff; the rest is left out, and it says so.
         """
         index = 0 if since is None else self._index_of(since)
-        states = self.mounting.home.states
-        before, after = (states.get(each) for each in (self.history.moments[index].state, self.state))
+        states = self.position.mounting.home.states
+        before, after = (
+            states.get(each) for each in (self.position.history.moments[index].state, self.state)
+        )
         return await asyncio.to_thread(
-            change_set, self.mounting.home, before, after, text_limit=text_limit
+            change_set, self.position.mounting.home, before, after, text_limit=text_limit
         )
 
     async def changeset(self, *, text_limit: int = TEXT_LIMIT) -> ChangeSet:
@@ -386,8 +407,8 @@ class Workspace:
         """
 
         async def work(here: Workspace) -> Applied:
-            state = here.mounting.home.states.get(here.state)
-            return await asyncio.to_thread(applied, here.mounting.home, state, git=git)
+            state = here.position.mounting.home.states.get(here.state)
+            return await asyncio.to_thread(applied, here.position.mounting.home, state, git=git)
 
         return await self._do(
             "apply",
@@ -402,46 +423,24 @@ class Workspace:
     async def discard(self) -> None:
         """Drop all changes and forks: the state in which the workspace began."""
         await self._end_forks()
-        await self.rewind(self.history.moments[0].path, allow=True)
+        await self.rewind(self.position.history.moments[0].path, allow=True)
 
     async def close(self) -> None:
         """End all that runs, here and in forks; stored states stay. Idempotent."""
         await self._end_forks()
-        await self._beginning.end(self)
+        await self._origin.end(self.position)
 
     @property
-    def mounting(self) -> Mounting:
-        """For the modules of this package: its files and processes."""
-        if self._mounting is None:
+    def position(self) -> Position:
+        """For the modules of this package: its files, processes and states."""
+        if self._position is None:
             raise RuntimeError("a workspace begins with `async with workspace(...) as ws`")
-        return self._mounting
+        return self._position
 
-    def placed(self, name: str, mounting: Mounting, history: History) -> None:
+    def place(self, name: str, mounting: Mounting, history: History) -> None:
         """For the modules of this package: it has begun."""
-        self.name, self._mounting, self.history = name, mounting, history
-        self._beginning.register(self)
-
-    @property
-    def is_acting(self) -> bool:
-        """Whether the code here is part of an action of it."""
-        return id(self) in _acting.get()
-
-    @contextmanager
-    def acting(self, name: str) -> Iterator[None]:
-        """For the modules of this package: an action of this name is in progress in the block.
-
-        Raises:
-            WorkspaceBusy: another one is.
-        """
-        if self._at_work:
-            raise WorkspaceBusy(self.name, self._at_work)
-        self._at_work = name
-        token = _acting.set(_acting.get() | {id(self)})
-        try:
-            yield
-        finally:
-            _acting.reset(token)
-            self._at_work = ""
+        self._position = Position(name, mounting, history, self)
+        self._origin.register(self._position)
 
     async def _do(
         self,
@@ -458,9 +457,10 @@ class Workspace:
         checkpoint: str | None = None,
     ) -> R:
         """One operation: a part of the action around it, or an action of its own."""
-        if self.is_acting:
+        position = self.position
+        if position.is_acting:
             if kind is not EdgeKind.ACTION:
-                raise WorkspaceBusy(self.name, self._at_work)
+                raise WorkspaceBusy(position.name, position.at_work)
             return await work(self)
         action = Action(
             StepSpec(
@@ -468,14 +468,14 @@ class Workspace:
                 StepKind.TOOL if is_call else StepKind.STEP,
                 ValueCodec(f"{name} of a workspace", annotation),
                 effects,
-                arguments=digest_of(self.name, *arguments),
+                arguments=digest_of(position.name, *arguments),
             ),
             kind=kind,
             repeat=work if may_repeat else None,
             beside=beside,
             checkpoint=checkpoint,
         )
-        return await run_action(current_context_or_none(), self, action, lambda: work(self))
+        return await run_action(current_context_or_none(), position, action, lambda: work(self))
 
     async def _end_forks(self) -> None:
         forks, self._forks = self._forks, []
@@ -484,9 +484,9 @@ class Workspace:
 
     def _index_of(self, to: Checkpoint | str) -> int:
         if isinstance(to, Checkpoint):
-            index = self.history.index_of(to.path)
+            index = self.position.history.index_of(to.path)
         else:
-            index = self.history.index_of_checkpoint(to)
+            index = self.position.history.index_of_checkpoint(to)
         if index is None:
             raise LookupError(f"workspace {self.name} has no checkpoint {to!r} in its past")
         return index

@@ -192,7 +192,7 @@ def tool(
                 call_spec = replace(call_spec, reconcile=bound)
             workspace = call.workspace
             works_in = parameter is not None or effects != "pure"
-            if workspace is not None and works_in and not workspace.is_acting:
+            if workspace is not None and works_in and not workspace.position.is_acting:
                 action = Action(
                     call_spec,
                     repeat=None if effects == "external" else call.repeat,
@@ -200,7 +200,7 @@ def tool(
                     reads=reads,
                     is_observed=parameter is not None or effects == "env",
                 )
-                return await run_action(context, workspace, action, call)
+                return await run_action(context, workspace.position, action, call)
             if context is None:
                 return await call()
 
