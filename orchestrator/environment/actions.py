@@ -1,4 +1,4 @@
-"""An action of a workspace: a step that takes it from a state to a state, or leaves it as it was."""
+"""An action of a workspace: a step that takes it from a state to a state."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class _Transaction:
 
     async def __aenter__(self) -> Self:
         if self._action.is_observed:
-            await self._mount()
+            await self._position.mount()
         return self
 
     async def commit(self) -> str:

@@ -57,7 +57,7 @@ def workspace(
     durability: Durability = "process",
     name: str | None = None,
 ) -> Workspace:
-    """A view of a folder in which all changes stay, with a shell: `async with workspace(...) as ws`.
+    """A view of a folder in which all changes stay, with a shell: `async with workspace(...)`.
 
     The folder itself is written by `ws.apply()` alone. Programs see the view at the folder's own
     path; all else is read-only for them, but for a /tmp of their own. This confines mistakes, not

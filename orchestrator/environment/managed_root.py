@@ -18,7 +18,7 @@ from store.database.urls import file_of, is_sqlite, normalised, without_password
 
 
 def environments_folder(store_url: str, given: str | None = None) -> Path:
-    """The managed root of a store: `x.environments` for a SQLite file x.db, else in the user's data.
+    """The managed root of a store: `x.environments` for a SQLite file x.db, else in users' data.
 
     Args:
         given: by the settings, instead.

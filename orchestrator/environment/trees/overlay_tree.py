@@ -62,7 +62,7 @@ class OverlayTree:
         layers = self._stack_of(files)
         upper, work = self._new_upper()
         root = self._live.root.path
-        private = [folder for folder in _PRIVATE if os.path.isdir(folder)]
+        private = _existing(_PRIVATE)
         hidden = [*self._confinement.hide, str(root)]
         plan: Plan = {
             "at": self.place,
@@ -155,3 +155,7 @@ def _places(layers: Sequence[str]) -> list[str]:
 def _is_below(place: str, folders: Sequence[str]) -> bool:
     """Whether a private folder covers a place already."""
     return any(Path(place).is_relative_to(folder) for folder in folders)
+
+
+def _existing(folders: Sequence[str]) -> list[str]:
+    return [folder for folder in folders if os.path.isdir(folder)]
