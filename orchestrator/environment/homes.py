@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 from orchestrator.environment.environments import Environments
-from orchestrator.environment.managed_root import environments_folder
 from orchestrator.settings import read_settings
 
 _homes: dict[tuple[int, Path, bool], Home] = {}
@@ -39,6 +38,8 @@ def home_at(root: Path | None, durable: bool) -> Home:
         root: None: that of the store that the settings name.
     """
     if root is None:
+        from orchestrator.environment.location import environments_folder  # imports SQLAlchemy
+
         settings = read_settings()
         root = environments_folder(settings.store, settings.environments)
     key = id(asyncio.get_running_loop()), root, durable
