@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 
 from . import linux
 from .messages import Plan
-from .processes import writers_below
 
 
 class Overlay:
@@ -33,30 +31,11 @@ class Overlay:
         os.makedirs(self._at, exist_ok=True)  # covered by a private folder
         self._mount(plan["layers"], plan["upper"], plan["work"])
 
-    def replace(
-        self, layers: Sequence[str], upper: str, work: str, *, sealed: bool
-    ) -> list[tuple[int, str]]:
-        """Mount another stack in place of the present one.
-
-        Args:
-            sealed: the present upper folder becomes a layer, so nothing may write it any more. The
-                kernel refuses to make the overlay read-only as long as a process could write: by
-                an open file or by a mapping of a closed one.
-        Returns:
-            With `sealed`, the processes that could write and the files: then nothing was changed.
-        """
-        if sealed:
-            flags = linux.MS_REMOUNT | linux.MS_RDONLY
-            try:
-                linux.mount("none", self._at, "", flags)
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
-                return writers_below(self._at) or [(0, self._at)]
+    def replace(self, layers: Sequence[str], upper: str, work: str) -> None:
+        """Mount another stack in place of the present one."""
         os.chdir("/")
         linux.unmount(self._at)
         self._mount(layers, upper, work)
-        return []
 
     def _mount(self, layers: Sequence[str], upper: str, work: str) -> None:
         root, base = f"/proc/self/fd/{self._root}", f"/proc/self/fd/{self._base}"

@@ -18,17 +18,6 @@ from orchestrator.environment.trees.sandbox_client import Sandbox, Zygote
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each sandbox has its own
 
 
-class WorkspaceBusy(Exception):
-    """Processes could still write the files that a checkpoint would seal."""
-
-    def __init__(self, writers: Sequence[tuple[int, str]]) -> None:
-        super().__init__(tuple(writers))
-
-    def __str__(self) -> str:
-        listed = ", ".join(f"process {process} writes {path}" for process, path in self.args[0])
-        return f"{listed}: end it, or start it as a service"
-
-
 @dataclass(frozen=True, slots=True)
 class ManagedRoot:
     """The folder under which all that workspaces write lies: upper folders, layers, contents.
@@ -83,6 +72,7 @@ class OverlayTree:
         private = _existing(_PRIVATE)
         hidden = [*self._hide, str(self._root.path)]
         plan: Plan = {
+            "confinement": "namespaces",
             "at": str(self._base),
             "root": str(self._root.path),
             "layers": [f"layers/{layer}" for layer in layers],
@@ -100,41 +90,12 @@ class OverlayTree:
         """The folder that takes all changes."""
         return self._root.path / self.upper
 
-    async def seal(self) -> str:
-        """Make the upper folder a layer, and mount a new one above it.
-
-        Returns:
-            The new layer's name.
-        Raises:
-            WorkspaceBusy: a process could still write it; nothing was changed.
-        """
-        layer = uuid.uuid4().hex
-        former = self.upper_folder
-        upper, work = self._new_upper()
-        self._root.layers.mkdir(exist_ok=True)
-        target = self._root.layers / layer
-        layers = (layer, *self.layers)
-        self._use(layers)
-        former.rename(target)
-        try:
-            writers = await self._mount(layers, upper, work, sealed=True)
-        except BaseException:
-            target.rename(former)
-            self._use(self.layers)
-            raise
-        if writers:
-            target.rename(former)
-            self._use(self.layers)
-            raise WorkspaceBusy(writers)
-        self.layers, self.upper = layers, upper
-        return layer
-
     async def mount(self, layers: Sequence[str]) -> None:
         """Mount another stack at the same place; the changes in the upper folder are lost."""
         former = self.upper_folder
         upper, work = self._new_upper()
         self._use((*layers, *self.layers))
-        await self._mount(layers, upper, work, sealed=False)
+        await self.sandbox.mount([f"layers/{layer}" for layer in layers], upper, work)
         self.layers, self.upper = tuple(layers), upper
         self._use(layers)
         await asyncio.to_thread(remove_folder, former)
@@ -148,12 +109,6 @@ class OverlayTree:
         await asyncio.to_thread(remove_folder, self._folder)
         os.close(self._lock)
         self._lock = -1
-
-    async def _mount(
-        self, layers: Sequence[str], upper: str, work: str, *, sealed: bool
-    ) -> list[tuple[int, str]]:
-        places = [f"layers/{layer}" for layer in layers]
-        return await self.sandbox.mount(places, upper, work, sealed=sealed)
 
     def _new_upper(self) -> tuple[str, str]:
         """New upper and work folders, relative to the root."""

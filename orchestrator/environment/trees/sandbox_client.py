@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.environment.sandbox.messages import Command, Plan, receive, send
+from orchestrator.environment.trees.confinement import Confinement
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from sandbox.zygote import main; main()"
 
@@ -57,7 +58,7 @@ class Zygote:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its, self._lock:
             send(self._orders, plan, [its.fileno()])
-        return await Sandbox.connected(ours, self)
+        return await Sandbox.connected(ours, self, plan)
 
     def close(self) -> None:
         """End it, and with it all sandboxes."""
@@ -73,8 +74,34 @@ class Program:
     ended: asyncio.Future[int]
 
 
+class Writer(NamedTuple):
+    """A process that has a file of the workspace in memory, shared and writable."""
+
+    process: int
+    command: str
+    path: str
+
+
+class Frozen(NamedTuple):
+    """What `Sandbox.freeze` has found.
+
+    Attributes:
+        is_any_stopped: if not, there is nothing to thaw.
+        writers: processes that may have written a file without a change of its times.
+    """
+
+    is_any_stopped: bool
+    writers: Sequence[Writer]
+
+
 class Sandbox:
-    """A sandbox; belongs to the event loop that started it."""
+    """A sandbox; belongs to the event loop that started it.
+
+    Attributes:
+        confinement: what holds its programs.
+    """
+
+    confinement: Confinement
 
     def __init__(self, control: socket.socket, zygote: Zygote) -> None:
         self._control = control
@@ -86,17 +113,18 @@ class Sandbox:
         self._failure: SandboxFailed | None = None
 
     @classmethod
-    async def connected(cls, control: socket.socket, zygote: Zygote) -> Sandbox:
+    async def connected(cls, control: socket.socket, zygote: Zygote, plan: Plan) -> Sandbox:
         """The sandbox at the other end, once it is ready; raises SandboxFailed."""
         sandbox = cls(control, zygote)
         control.setblocking(False)
         ready = sandbox._answers[-1] = sandbox._loop.create_future()
         sandbox._loop.add_reader(control.fileno(), sandbox._read)
         try:
-            await ready
+            gaps = (await ready)["gaps"]
         except BaseException:
             sandbox.close()
             raise
+        sandbox.confinement = Confinement(plan["confinement"], tuple(gaps))
         return sandbox
 
     async def start(self, command: Command, descriptors: Sequence[int]) -> Program:
@@ -111,26 +139,41 @@ class Sandbox:
         await self._ask("kill", process=program.process)
         await asyncio.shield(program.ended)
 
-    async def freeze(self) -> None:
-        """Stop all processes; returns once they are stopped."""
-        await self._ask("freeze")
+    async def kill_all(self) -> None:
+        """Kill all programs with all their descendants; returns once none is left."""
+        await self._ask("kill_all")
+
+    async def freeze(self, *, idle: Iterable[Program] = ()) -> Frozen:
+        """Stop all processes; returns once they are stopped.
+
+        Args:
+            idle: programs that wait for us, such as a shell without a command: they are stopped
+                only if something runs below them.
+        Raises:
+            SandboxFailed: one of them does not stop; all go on.
+        """
+        answer = await self._ask("freeze", idle=[each.process for each in idle])
+        return Frozen(answer["stopped"], _writers(answer))
 
     async def thaw(self) -> None:
-        """Let all processes go on."""
+        """Let those go on that `freeze` has stopped."""
         await self._ask("thaw")
 
-    async def processes(self) -> list[tuple[int, str]]:
-        """Its processes: id and command."""
-        return [
-            (process, command) for process, command in (await self._ask("processes"))["processes"]
-        ]
+    async def processes(self, *, idle: Iterable[Program] = ()) -> list[tuple[int, str]]:
+        """Its processes, id and command; of `idle` programs only what runs below them."""
+        answer = await self._ask("processes", idle=[each.process for each in idle])
+        return [(process, command) for process, command in answer["processes"]]
 
-    async def mount(
-        self, layers: Sequence[str], upper: str, work: str, *, sealed: bool
-    ) -> list[tuple[int, str]]:
+    async def mapped_writers(self) -> list[Writer]:
+        """Processes that have a file of the workspace in memory, shared and writable.
+
+        Its descriptor may be closed, and its times need not change when it is written.
+        """
+        return _writers(await self._ask("writers"))
+
+    async def mount(self, layers: Sequence[str], upper: str, work: str) -> None:
         """Mount another stack at the same place: see Overlay.replace."""
-        answer = await self._ask("mount", layers=layers, upper=upper, work=work, sealed=sealed)
-        return [(process, path) for process, path in answer["writers"]]
+        await self._ask("mount", layers=layers, upper=upper, work=work)
 
     def close(self) -> None:
         """End all its processes; what waits for one gets SandboxFailed."""
@@ -190,6 +233,10 @@ class Sandbox:
                 future.set_exception(failure)
                 with contextlib.suppress(SandboxFailed):
                     future.exception()  # so that asyncio does not warn of one that nobody awaits
+
+
+def _writers(answer: dict[str, Any]) -> list[Writer]:
+    return [Writer(*fields) for fields in answer["writers"]]
 
 
 def _folder() -> str:

@@ -104,6 +104,12 @@ class Shell:
         self._answered: asyncio.Future[int] | None = None
         self._first = ShellCapture("", frozenset())
 
+    @property
+    def program(self) -> Program:
+        """Bash; it waits for us while no command is executed."""
+        assert self._program is not None, "the shell was not started"
+        return self._program
+
     async def start(self, *, folder: str, variables: Mapping[str, str], limits: Limits) -> None:
         """Start bash in a folder; raises SandboxFailed."""
         null = os.open("/dev/null", os.O_RDONLY)

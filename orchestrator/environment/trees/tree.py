@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from orchestrator.environment.files.folder_scan import Keep
 from orchestrator.environment.files.manifest import Manifest
-from orchestrator.environment.trees.sandbox_client import Sandbox
-
-
-class Writer(NamedTuple):
-    """A process that has a file open, or mapped, for writing."""
-
-    process: int
-    command: str
-    path: str
+from orchestrator.environment.trees.sandbox_client import Sandbox, Writer
 
 
 @dataclass(frozen=True, slots=True)
