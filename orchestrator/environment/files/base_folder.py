@@ -20,9 +20,14 @@ _KINDS: dict[int, Kind] = {
 
 
 class BaseFolder:
-    """A base, with the digests of those of its files that were needed so far."""
+    """A base, with the digests of those of its files that were needed so far.
+
+    Attributes:
+        folder: where it is; absolute.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._folder = str(folder)
         self._digests: dict[str, tuple[Signature, str]] = {}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
+from orchestrator.environment.files.manifest import Entry
+
+_READABLE = 0o444
 _SMALL_BYTES = 1 << 20
 """Files below are read at once: hashed first, and written only if they are new."""
 
@@ -32,15 +36,13 @@ class BlobStore:
     A file is complete under its name, or is not there: it is written beside and renamed. Several
     processes may write the same one.
 
-    Args:
-        durable: sync each file, so that it survives a loss of power too.
+    A stored file has the mode and the time of the file that it came from, as far as it stays
+    readable by that: so a layer can often hold the stored file itself, by a hard link.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self._blobs = folder / "blobs"
         self._new = folder / "new"
-        self._durable = durable
-        self._numbers = itertools.count()
         for each in (self._blobs, self._new):
             each.mkdir(parents=True, exist_ok=True)
 
@@ -52,34 +54,58 @@ class BlobStore:
         """Whether the bytes with this digest are stored."""
         return self.path_of(digest).exists()
 
-    def add(self, data: bytes) -> str:
-        """Store bytes; returns their digest."""
+    def add(self, data: bytes, like: os.stat_result | None = None) -> str:
+        """Store bytes; returns their digest.
+
+        Args:
+            like: the status of the file that they are from.
+        """
         digest = str(blake3(data).hexdigest())
-        if not self.has(digest):
-            with self._writing(digest) as file:
+        if not self._has_whole(digest, len(data)):
+            with self._writing(like) as file:
                 file.write(data)
+            self._rename(Path(file.name), digest)
         return digest
 
     def add_file(self, descriptor: int, size: int) -> str:
         """Store the content of an open file; returns its digest. Holes stay holes."""
+        like = os.fstat(descriptor)
         if size < _SMALL_BYTES:
-            return self.add(_read_all(descriptor))
+            return self.add(_read_all(descriptor), like)
         digest = digest_of_file(descriptor)
-        if self.has(digest):
+        if self._has_whole(digest, like.st_size):
             return digest
         hasher = blake3()
-        with self._writing(None) as file:
+        with self._writing(like) as file:
             for start, data in _pieces(descriptor):
                 if data is None:
                     file.truncate(start)
                     file.seek(start)
                 else:
                     file.write(data)
-            name = Path(file.name)
+        name = Path(file.name)
         hasher.update_mmap(name)
         written = str(hasher.hexdigest())  # the file may have changed since it was hashed
         self._rename(name, written)
         return written
+
+    def link(self, entry: Entry, place: str) -> bool:
+        """Put the stored file itself at a place that must stay unchanged.
+
+        Returns:
+            Whether that was possible: its mode and time are those of the entry.
+        """
+        path = self.path_of(entry.content)
+        status = path.stat()
+        if (stat.S_IMODE(status.st_mode), status.st_mtime_ns) != (entry.mode, entry.mtime_ns):
+            return False
+        try:
+            os.link(path, place)
+        except OSError as error:
+            if error.errno in (errno.EMLINK, errno.EXDEV, errno.EPERM):
+                return False
+            raise
+        return True
 
     def copy_to(self, digest: str, descriptor: int) -> None:
         """Write the bytes with this digest into an open file; raises FileNotFoundError."""
@@ -132,30 +158,41 @@ class BlobStore:
             return freed
         return 0
 
+    def _has_whole(self, digest: str, size: int) -> bool:
+        """Whether it is stored; after a loss of power a file may have its name and no content."""
+        try:
+            return self.path_of(digest).stat().st_size == size
+        except FileNotFoundError:
+            return False
+
     @contextmanager
-    def _writing(self, digest: str | None) -> Iterator[BinaryIO]:
-        """A new file; complete under its digest once the block ends, if that is known before."""
-        name = self._new / f"{os.getpid()}.{next(self._numbers)}"
+    def _writing(self, like: os.stat_result | None) -> Iterator[BinaryIO]:
+        """A new file beside the stored ones."""
+        name = self._new / os.urandom(12).hex()
         try:
             with name.open("xb") as file:
                 yield file
                 file.flush()
-                if self._durable:
-                    os.fsync(file.fileno())
-            if digest is not None:
-                self._rename(name, digest)
+                os.fchmod(file.fileno(), _READABLE if like is None else _stored_mode(like.st_mode))
+                if like is not None:
+                    os.utime(file.fileno(), ns=(like.st_mtime_ns, like.st_mtime_ns))
         except BaseException:
             name.unlink(missing_ok=True)
             raise
 
     def _rename(self, name: Path, digest: str) -> None:
         target = self.path_of(digest)
-        name.chmod(0o444)
         try:
             name.rename(target)
         except FileNotFoundError:
             target.parent.mkdir(exist_ok=True)
             name.rename(target)
+
+
+def _stored_mode(mode: int) -> int:
+    """The mode of a stored file: the original's, unless that is special or not readable by us."""
+    mode = stat.S_IMODE(mode)
+    return mode if mode & 0o400 and mode <= 0o777 else _READABLE
 
 
 def digest_of_file(descriptor: int) -> str:

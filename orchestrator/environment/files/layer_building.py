@@ -11,28 +11,25 @@ from orchestrator.environment.files.blob_store import BlobStore
 from orchestrator.environment.files.manifest import Entry, Manifest, parents_of
 
 
-def build_layer(folder: Path, manifest: Manifest, blobs: BlobStore, base: Path) -> None:
-    """Write a layer into a new folder.
+def build_layer(
+    folder: Path, part: Manifest, blobs: BlobStore, base: Path, *, whole: Manifest
+) -> None:
+    """Write a layer.
 
     Args:
-        folder: does not exist yet; once it does, it is complete.
+        folder: does not exist yet.
+        part: what the layer holds of a manifest, the rest of which is in layers below.
+        whole: that manifest.
         base: an overlay shows the attributes of its uppermost folder, so those of the base that
             hold changes are copied.
     Raises:
         FileNotFoundError: a file's content is not stored.
-        FileExistsError: the folder exists.
     """
-    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}.new")
-    remove_folder(unfinished)
-    unfinished.mkdir(parents=True)
-    try:
-        for path in sorted(manifest):
-            _write(unfinished, path, manifest[path], blobs)
-        _set_folders(unfinished, manifest, base)
-        unfinished.rename(folder)
-    except BaseException:
-        remove_folder(unfinished)
-        raise
+    folder.mkdir(parents=True)
+    alike = _alike(whole)
+    for path in sorted(part):
+        _write(folder, path, part[path], blobs, may_link=part[path] not in alike)
+    _set_folders(folder, part, whole, base)
 
 
 def remove_folder(folder: Path) -> None:
@@ -49,7 +46,16 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _write(layer: Path, path: str, entry: Entry, blobs: BlobStore) -> None:
+def _alike(manifest: Manifest) -> set[Entry]:
+    """What several paths have: as hard links of one file, programs would take them for one."""
+    seen, alike = set[Entry](), set[Entry]()
+    for entry in manifest.values():
+        if entry.kind == "file":
+            (alike if entry in seen else seen).add(entry)
+    return alike
+
+
+def _write(layer: Path, path: str, entry: Entry, blobs: BlobStore, *, may_link: bool) -> None:
     place = layer / path
     for parent in parents_of(path):
         (layer / parent).mkdir(exist_ok=True)
@@ -65,6 +71,8 @@ def _write(layer: Path, path: str, entry: Entry, blobs: BlobStore) -> None:
         case "gone":
             os.mknod(place, stat.S_IFCHR, 0)
         case "file":
+            if may_link and blobs.link(entry, str(place)):
+                return
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             descriptor = os.open(place, flags, 0o600)
             try:
@@ -75,15 +83,17 @@ def _write(layer: Path, path: str, entry: Entry, blobs: BlobStore) -> None:
                 os.close(descriptor)
 
 
-def _set_folders(layer: Path, manifest: Manifest, base: Path) -> None:
+def _set_folders(layer: Path, part: Manifest, whole: Manifest, base: Path) -> None:
     """Give folders their modes and times, the innermost first."""
-    folders = {path for path, entry in manifest.items() if entry.kind == "folder"}
-    folders |= {parent for path in manifest for parent in parents_of(path)}
+    folders = {path for path, entry in part.items() if entry.kind == "folder"}
+    folders |= {parent for path in part for parent in parents_of(path)}
     for path in sorted(folders, reverse=True):
-        if path in manifest:
-            mode, mtime_ns = manifest[path].mode, manifest[path].mtime_ns
+        if path in whole:
+            mode, mtime_ns = whole[path].mode, whole[path].mtime_ns
         else:
             status = os.lstat(base / path)
             mode, mtime_ns = stat.S_IMODE(status.st_mode), status.st_mtime_ns
         os.chmod(layer / path, mode)
         os.utime(layer / path, ns=(mtime_ns, mtime_ns))
+    root = os.stat(base)  # an overlay shows its uppermost root
+    os.chmod(layer, stat.S_IMODE(root.st_mode))

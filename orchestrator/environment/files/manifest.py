@@ -35,6 +35,17 @@ Manifest = Mapping[str, Entry]
 more, is not listed; nor is one that is as in the base. So equal trees have equal manifests."""
 
 
+class Files(NamedTuple):
+    """The files of a state.
+
+    Attributes:
+        key: names them: the digest of the base's identity and of the files.
+    """
+
+    key: str
+    manifest: Manifest
+
+
 def files_digest(manifest: Manifest) -> str:
     """The digest of a state's files: of paths, kinds, modes and contents, not of times."""
     hasher = blake3()

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from . import landlock, linux, seccomp
+from .files import open_below
 from .messages import Plan, receive, send
 from .namespaces import enter_namespaces, limits_processes, make_view
 from .overlay import Overlay
-from .process_tree import Process
-from .processes import freeze, kill_tree, living, mapped_writers, thaw, with_commands
+from .process_tree import Process, command_of
+from .processes import freeze, kill_tree, living, mapped_writers, thaw
 from .programs import Bounds, end_with_parent, start_program
 
 _OWN_PROCESSES = 2
@@ -101,7 +102,11 @@ class _Init:
         try:
             operation: Callable[..., dict[str, Any]] = getattr(self, "do_" + message.pop("do"))
             answer = operation(**message, descriptors=descriptors)
-            send(self._control, {"id": number} | answer)
+            if "opened" in answer:
+                descriptors.append(answer.pop("opened"))
+                send(self._control, {"id": number}, descriptors[-1:])
+            else:
+                send(self._control, {"id": number} | answer)
         except BaseException as error:
             code = error.errno if isinstance(error, OSError) else None
             text = f"{type(error).__name__}: {error}"
@@ -136,11 +141,6 @@ class _Init:
             kill_tree(process)
         return {}
 
-    def do_kill_all(self, *, descriptors: list[int]) -> dict[str, Any]:
-        """Kill all programs; returns once none is left."""
-        kill_tree(os.getpid(), but=self._programs.keys())
-        return {}
-
     def do_freeze(self, *, idle: list[int], descriptors: list[int]) -> dict[str, Any]:
         """Stop all programs, but `idle` ones below which nothing runs; returns once they are."""
         stopped, active = freeze(
@@ -155,16 +155,24 @@ class _Init:
         self._stopped.clear()
         return {}
 
-    def do_processes(self, *, idle: list[int], descriptors: list[int]) -> dict[str, Any]:
-        """All processes of programs, but the first of each `idle` one."""
-        waiting = self._of_keepers(idle)
+    def do_processes(self, *, descriptors: list[int]) -> dict[str, Any]:
+        """All processes of programs: id, command, and the program that each is a part of."""
         processes = living(os.getpid(), but=self._programs.keys())
-        return {"processes": with_commands(each for each in processes if each.id not in waiting)}
+        return {"processes": [(each.id, command_of(each.id), each.branch) for each in processes]}
 
     def do_writers(self, *, descriptors: list[int]) -> dict[str, Any]:
         """Processes that have a file of the workspace in memory, shared and writable."""
         processes = living(os.getpid(), but=self._programs.keys())
         return {"writers": mapped_writers(processes, self._at)}
+
+    def do_open(
+        self, *, path: str, flags: int, mode: int, descriptors: list[int]
+    ) -> dict[str, Any]:
+        """Open a file below the workspace."""
+        try:
+            return {"opened": open_below(self._at, path, flags, mode)}
+        except OSError as error:
+            return {"refused": error.errno}
 
     def do_mount(
         self, *, layers: list[str], upper: str, work: str, descriptors: list[int]

@@ -47,7 +47,7 @@ def version() -> int:
 
 
 def gaps(version: int) -> list[str]:
-    """What this version does not confine; names in `Confinement`."""
+    """What this version does not confine; names in `Enforcement`."""
     if version == 0:
         return ["landlock", "attributes"]
     missing = [name for name, since in GAPS_BEFORE.items() if version < since]

@@ -32,6 +32,7 @@ _SYS_MOVE_MOUNT = 429
 _SYS_FSOPEN = 430
 _SYS_FSCONFIG = 431
 _SYS_FSMOUNT = 432
+_SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
 
@@ -43,6 +44,9 @@ _FSMOUNT_CLOEXEC = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
+
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_BENEATH = 0x08
 
 _PR_SET_PDEATHSIG = 1
 _PR_CAPBSET_DROP = 24
@@ -130,6 +134,17 @@ def set_mount_attributes(
     place, reference = os.fsencode(target), ctypes.byref(attributes)
     what = f"change the mount {target}"
     syscall(what, _SYS_MOUNT_SETATTR, _AT_FDCWD, place, flags, reference, size)
+
+
+def open_beneath(folder: int, path: str, flags: int, mode: int) -> int:
+    """Open a path below an open folder; links that lead out of it are refused (EXDEV)."""
+
+    class How(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
+
+    how = How(flags, mode if flags & os.O_CREAT else 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+    reference, size = ctypes.byref(how), ctypes.sizeof(how)
+    return _syscall(f"open {path}", _SYS_OPENAT2, folder, os.fsencode(path), reference, size)
 
 
 def die_with_parent(signal_number: int) -> None:

@@ -54,7 +54,7 @@ class Limits(TypedDict, total=False):
             fails.
         processes: processes and threads that the whole sandbox may have when one of this command
             begins another; then that fails. Not enforced without namespaces, nor for root: see
-            `Confinement`.
+            `Enforcement`.
         file_bytes: size of each file that is written; then the process gets SIGXFSZ.
     """
 

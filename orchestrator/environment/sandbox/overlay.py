@@ -32,7 +32,7 @@ class Overlay:
         self._mount(plan["layers"], plan["upper"], plan["work"])
 
     def replace(self, layers: Sequence[str], upper: str, work: str) -> None:
-        """Mount another stack in place of the present one."""
+        """Mount another stack in place of the present one, which open files keep."""
         os.chdir("/")
         linux.unmount(self._at)
         self._mount(layers, upper, work)

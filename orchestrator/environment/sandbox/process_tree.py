@@ -21,6 +21,7 @@ class Process(NamedTuple):
     """One descendant.
 
     Attributes:
+        branch: the child of the root from which it descends, or that it is.
         has_ended: it is a zombie.
         is_stopped: none of its threads executes anything until it gets SIGCONT; or it has ended.
         started: with the id it names the process for good, as ids are given again.
@@ -28,6 +29,7 @@ class Process(NamedTuple):
 
     id: int
     parent: int
+    branch: int
     has_ended: bool
     is_stopped: bool
     children: Sequence[int]
@@ -58,18 +60,19 @@ def descendants(root: int, *, but: Collection[int] = ()) -> ProcessTree:
     by_parent = None if _lists_children() else _children_by_parent()
     found: list[Process] = []
     is_certain = True
-    left = [(child, root) for child in _children(root, [str(root)], by_parent)]
+    left = [(child, root, child) for child in _children(root, [str(root)], by_parent)]
     while left:
-        number, parent = left.pop()
+        number, parent, branch = left.pop()
         if number in but:
-            left += [(child, number) for child in _children(number, [str(number)], by_parent)]
-            continue
-        process = _look(number, by_parent)
-        if process is None or process.parent != parent:
-            is_certain = False
-            continue
-        found.append(process)
-        left += [(child, number) for child in process.children]
+            children: Sequence[int] = _children(number, [str(number)], by_parent)
+        else:
+            process = _look(number, branch, by_parent)
+            if process is None or process.parent != parent:
+                is_certain = False
+                continue
+            found.append(process)
+            children = process.children
+        left += [(child, number, branch) for child in children]
     return ProcessTree(found, is_certain)
 
 
@@ -106,7 +109,9 @@ def read_text(path: str) -> str:
         os.close(descriptor)
 
 
-def _look(process: int, by_parent: dict[int, list[int]] | None) -> Process | None:
+def _look(
+    process: int, branch: int, by_parent: Mapping[int, list[int]] | None
+) -> Process | None:
     """None if it has ended, and was waited for."""
     fields = _fields(f"/proc/{process}/stat")
     if not fields:
@@ -117,6 +122,7 @@ def _look(process: int, by_parent: dict[int, list[int]] | None) -> Process | Non
     return Process(
         id=process,
         parent=int(fields[_PARENT]),
+        branch=branch,
         has_ended=all(state in _ENDED for state in states.values()),
         is_stopped=_is_stopped(process, states),
         children=_children(process, list(states), by_parent),

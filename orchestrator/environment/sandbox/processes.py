@@ -75,11 +75,6 @@ def living(root: int, *, but: Collection[int]) -> list[Process]:
     return [each for each in descendants(root, but=but).processes if not each.has_ended]
 
 
-def with_commands(processes: Iterable[Process]) -> list[tuple[int, str]]:
-    """Id and command of each."""
-    return [(each.id, command_of(each.id)) for each in processes]
-
-
 def mapped_writers(processes: Iterable[Process], folder: str) -> list[tuple[int, str, str]]:
     """Those which have a file below a folder in memory, shared and writable.
 

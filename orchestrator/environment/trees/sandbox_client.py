@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.sandbox.messages import Command, Plan, receive, send
-from orchestrator.environment.trees.confinement import Confinement
+from orchestrator.environment.trees.enforcement import Enforcement
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from sandbox.zygote import main; main()"
 
 
-class SandboxFailed(Exception):
-    """A sandbox refused an operation, or has died."""
+class Process(NamedTuple):
+    """A process in a sandbox.
 
-    def __init__(self, reason: str, number: int | None = None) -> None:
-        super().__init__(reason, number)
+    Attributes:
+        program: the process that keeps together all that one `start` began.
+    """
 
-    def __str__(self) -> str:
-        return str(self.args[0])
+    process: int
+    command: str
+    program: int
 
 
 class Zygote:
@@ -98,10 +102,10 @@ class Sandbox:
     """A sandbox; belongs to the event loop that started it.
 
     Attributes:
-        confinement: what holds its programs.
+        enforcement: what holds its programs.
     """
 
-    confinement: Confinement
+    enforcement: Enforcement
 
     def __init__(self, control: socket.socket, zygote: Zygote) -> None:
         self._control = control
@@ -124,7 +128,7 @@ class Sandbox:
         except BaseException:
             sandbox.close()
             raise
-        sandbox.confinement = Confinement(plan["confinement"], tuple(gaps))
+        sandbox.enforcement = Enforcement(plan["confinement"], tuple(gaps))
         return sandbox
 
     async def start(self, command: Command, descriptors: Sequence[int]) -> Program:
@@ -139,11 +143,7 @@ class Sandbox:
         await self._ask("kill", process=program.process)
         await asyncio.shield(program.ended)
 
-    async def kill_all(self) -> None:
-        """Kill all programs with all their descendants; returns once none is left."""
-        await self._ask("kill_all")
-
-    async def freeze(self, *, idle: Iterable[Program] = ()) -> Frozen:
+    async def freeze(self, *, idle: Iterable[int] = ()) -> Frozen:
         """Stop all processes; returns once they are stopped.
 
         Args:
@@ -152,24 +152,48 @@ class Sandbox:
         Raises:
             SandboxFailed: one of them does not stop; all go on.
         """
-        answer = await self._ask("freeze", idle=[each.process for each in idle])
+        answer = await self._ask("freeze", idle=list(idle))
         return Frozen(answer["stopped"], _writers(answer))
 
     async def thaw(self) -> None:
         """Let those go on that `freeze` has stopped."""
         await self._ask("thaw")
 
-    async def processes(self, *, idle: Iterable[Program] = ()) -> list[tuple[int, str]]:
-        """Its processes, id and command; of `idle` programs only what runs below them."""
-        answer = await self._ask("processes", idle=[each.process for each in idle])
-        return [(process, command) for process, command in answer["processes"]]
+    @contextlib.asynccontextmanager
+    async def frozen(self, *, idle: Iterable[int] = ()) -> AsyncIterator[Sequence[Writer]]:
+        """All processes are stopped in this block, as by `freeze`."""
+        frozen = None
+        try:
+            frozen = await self.freeze(idle=idle)
+            yield frozen.writers
+        finally:
+            if frozen is None or frozen.is_any_stopped:
+                with contextlib.suppress(SandboxFailed):
+                    await asyncio.shield(self.thaw())
 
-    async def mapped_writers(self) -> list[Writer]:
+    async def mapped_writers(self) -> Sequence[Writer]:
         """Processes that have a file of the workspace in memory, shared and writable.
 
         Its descriptor may be closed, and its times need not change when it is written.
         """
         return _writers(await self._ask("writers"))
+
+    async def processes(self) -> list[Process]:
+        """Its processes, but those that keep programs together."""
+        return [Process(*each) for each in (await self._ask("processes"))["processes"]]
+
+    async def open(self, path: str, flags: int, mode: int) -> int:
+        """Open a file below the workspace, as its programs see it; the descriptor is the caller's.
+
+        Links that lead out of it are not followed. With os.O_CREAT folders on the way are made.
+
+        Raises:
+            OSError: as open(2) does.
+        """
+        answer = await self._ask("open", path=path, flags=flags, mode=mode)
+        if answer.get("refused") is not None:
+            raise OSError(answer["refused"], os.strerror(answer["refused"]), path)
+        return int(answer["descriptor"])
 
     async def mount(self, layers: Sequence[str], upper: str, work: str) -> None:
         """Mount another stack at the same place: see Overlay.replace."""
@@ -195,7 +219,7 @@ class Sandbox:
 
     def _read(self) -> None:
         try:
-            message, _ = receive(self._control)
+            message, descriptors = receive(self._control)
         except BlockingIOError:
             return
         if message is None:
@@ -205,11 +229,13 @@ class Sandbox:
             if not ended.done():
                 ended.set_result(message["status"])
         else:
-            self._answered(message)
+            self._answered(message | dict(zip(["descriptor"], descriptors, strict=False)))
 
     def _answered(self, message: dict[str, Any]) -> None:
         answered = self._answers.pop(message.pop("id", -1))
         if answered.done():  # cancelled
+            if "descriptor" in message:
+                os.close(message["descriptor"])
             return
         if "error" in message:
             answered.set_exception(SandboxFailed(message["error"], message["errno"]))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from orchestrator.environment.sandbox.messages import Limits
+from orchestrator.environment.trees.output import Output, Pipe
 from orchestrator.environment.trees.sandbox_client import Program, Sandbox
 from orchestrator.environment.trees.shell_state import CAPTURE, ShellCapture
 
 _COMMANDS = 198
 _STATUSES = 199
-_PIPE_BYTES = 1 << 16
 
 # Commands and exit codes have pipes of their own, so that no output can be taken for one of them.
 # A command itself has neither pipe.
@@ -24,71 +22,9 @@ _SERVE = (
     f" printf '%s\\0' \"$?\" >&{_STATUSES}; done"
 )
 
-OnOutput = Callable[[str, bytes], None]
-"""Called with "stdout" or "stderr" and a piece of it."""
-
 
 class ShellExited(Exception):
     """The shell has ended, for example by `exit`; the argument is its exit code."""
-
-
-@dataclass(slots=True)
-class Output:
-    """What a command writes, as far as it is kept.
-
-    Attributes:
-        limit_bytes: of each stream.
-        cut_bytes: how many bytes were left out, of both streams.
-    """
-
-    limit_bytes: int
-    on_output: OnOutput | None = None
-    streams: dict[str, bytearray] = field(
-        default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
-    )
-    cut_bytes: int = 0
-
-    def add(self, stream: str, data: bytes) -> None:
-        """Add a piece of a stream."""
-        if self.on_output is not None:
-            self.on_output(stream, data)
-        kept = self.streams[stream]
-        room = max(self.limit_bytes - len(kept), 0)
-        kept += data[:room]
-        self.cut_bytes += max(len(data) - room, 0)
-
-
-class _Pipe:
-    """The reading end of a pipe of a program, on the event loop.
-
-    Args:
-        on_data: called with each piece that arrives; with b"" at the end.
-    """
-
-    def __init__(self, descriptor: int, on_data: Callable[[bytes], None]) -> None:
-        self._descriptor = descriptor
-        self._on_data = on_data
-        self._loop = asyncio.get_running_loop()
-        os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self.read_available)
-
-    def read_available(self) -> None:
-        """Read what has been written so far."""
-        while self._descriptor >= 0:
-            try:
-                data = os.read(self._descriptor, _PIPE_BYTES)
-            except BlockingIOError:
-                return
-            self._on_data(data)
-            if not data:
-                self.close()
-
-    def close(self) -> None:
-        """Stop reading; idempotent."""
-        if self._descriptor >= 0:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 class Shell:
@@ -98,17 +34,11 @@ class Shell:
         self._sandbox = sandbox
         self._program: Program | None = None
         self._commands = -1
-        self._pipes: dict[str, _Pipe] = {}
+        self._pipes: dict[str, Pipe] = {}
         self._output: Output | None = None
         self._status = bytearray()
         self._answered: asyncio.Future[int] | None = None
         self._first = ShellCapture("", frozenset())
-
-    @property
-    def program(self) -> Program:
-        """Bash; it waits for us while no command is executed."""
-        assert self._program is not None, "the shell was not started"
-        return self._program
 
     async def start(self, *, folder: str, variables: Mapping[str, str], limits: Limits) -> None:
         """Start bash in a folder; raises SandboxFailed."""
@@ -132,15 +62,25 @@ class Shell:
             for descriptor in given:
                 os.close(descriptor)
         for name in ("stdout", "stderr"):
-            self._pipes[name] = _Pipe(pipes[name][0], self._written(name))
-        self._pipes["status"] = _Pipe(pipes["status"][0], self._answer)
+            self._pipes[name] = Pipe(pipes[name][0], self._written(name))
+        self._pipes["status"] = Pipe(pipes["status"][0], self._answer)
         self._first = await self.capture()
+
+    @property
+    def process(self) -> int:
+        """The id of bash in its sandbox."""
+        return self._first.process
+
+    @property
+    def program(self) -> int:
+        """The id of the program, of which all that it starts is a part."""
+        return 0 if self._program is None else self._program.process
 
     async def run(self, command: str, output: Output) -> int:
         """Execute a command and return its exit code; a cancellation does not stop it.
 
         Raises:
-            ShellExited: the command has ended the shell.
+            ShellExited: the command has ended the shell, with the exit code that it holds.
             ValueError: the command contains a zero byte.
         """
         if "\0" in command:
@@ -150,6 +90,10 @@ class Shell:
         try:
             await self._send(command.encode(errors="surrogateescape") + b"\0")
             return await self._answered
+        except ShellExited:
+            assert self._program is not None, "it was started"
+            await self._sandbox.kill(self._program)  # what it has left running
+            raise ShellExited(self._program.ended.result()) from None
         finally:
             for name in ("stdout", "stderr"):
                 self._pipes[name].read_available()
@@ -169,10 +113,15 @@ class Shell:
         """End it with all that runs below it; idempotent."""
         if self._program is not None and not self._program.ended.done():
             await self._sandbox.kill(self._program)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Stop reading; for a shell whose sandbox ends. Idempotent."""
         for pipe in self._pipes.values():
             pipe.close()
-        with contextlib.suppress(OSError):
+        if self._commands >= 0:
             os.close(self._commands)
+            self._commands = -1
 
     async def _send(self, data: bytes) -> None:
         """Write to bash, which reads byte by byte: a long command fills the pipe."""

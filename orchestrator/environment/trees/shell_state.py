@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 CAPTURE = (
     "{ declare -p; printf '\\0'; declare -f; printf '\\0'; shopt -p; set +o; umask -p; alias -p;"
-    " trap -p; printf '\\0'; printf '%s' \"$PWD\"; } 2>/dev/null"
+    " trap -p; printf '\\0'; printf '%s\\0%s' \"$PWD\" $$; } 2>/dev/null"
 )
 """A command that writes what `ShellCapture.parse` reads."""
 
@@ -30,20 +30,22 @@ class ShellCapture:
     Attributes:
         folder: its working folder.
         lines: commands that set one thing each.
+        process: its id.
     """
 
-    def __init__(self, folder: str, lines: frozenset[str]) -> None:
+    def __init__(self, folder: str, lines: frozenset[str], process: int = 0) -> None:
         self.folder = folder
         self.lines = lines
+        self.process = process
 
     @classmethod
     def parse(cls, output: str) -> ShellCapture:
         """What CAPTURE wrote."""
-        variables, functions, options, folder = output.split("\0")
+        variables, functions, options, folder, process = output.split("\0")
         lines = {line for line in _statements(variables) if _is_kept(line)}
         lines |= {f"function {body}" for body in _functions(functions)}
         lines |= {line for line in options.splitlines() if line}
-        return cls(folder, frozenset(lines))
+        return cls(folder, frozenset(lines), int(process))
 
     def script_since(self, first: ShellCapture) -> str:
         """The script that gives a new shell this state: only what has changed since its start.

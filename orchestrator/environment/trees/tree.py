@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from orchestrator.environment.files.folder_scan import Keep
-from orchestrator.environment.files.manifest import Manifest
-from orchestrator.environment.trees.sandbox_client import Sandbox, Writer
+from orchestrator.environment.files.manifest import Files, Manifest
+from orchestrator.environment.sandbox.messages import Limits
+from orchestrator.environment.trees.sandbox_client import Sandbox, Writer, Zygote
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceLimits:
+    """Limits on a workspace and each of its programs; None: no limit.
+
+    Attributes:
+        cpu_s: processor time of each process.
+        memory_bytes: address space of each process.
+        processes: how many run at the same time.
+        file_bytes: size of each file that is written.
+        disk_bytes: of all changes together; looked at when a state is captured.
+    """
+
+    cpu_s: int | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+    file_bytes: int | None = None
+    disk_bytes: int | None = None
+
+    def of_program(self) -> Limits:
+        """Those that a program is started with."""
+        named = {
+            "cpu_s": self.cpu_s,
+            "memory_bytes": self.memory_bytes,
+            "processes": self.processes,
+            "file_bytes": self.file_bytes,
+        }
+        return cast("Limits", {name: value for name, value in named.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What programs of a workspace may reach and use.
+
+    Attributes:
+        network: whether they have the machine's network.
+        hide: folders whose files they cannot read.
+    """
+
+    network: bool = False
+    hide: tuple[str, ...] = ()
+    limits: WorkspaceLimits = WorkspaceLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +81,53 @@ class Tree(Protocol):
 
     @property
     def sandbox(self) -> Sandbox:
-        """Starts, freezes and ends its programs; is another one after `mount`."""
+        """Starts, freezes and ends its programs."""
         ...
 
-    async def open(self, manifest: Manifest) -> None:
-        """Show these files, in a new sandbox; raises SandboxFailed, StateLost."""
+    @property
+    def is_mounted_beside(self) -> bool:
+        """Whether what runs during `mount` goes on with the former files; else it must end first."""
         ...
 
-    async def mount(self, manifest: Manifest) -> None:
-        """Show other files at the same place; raises StateLost.
+    async def open(self, zygote: Zygote, files: Files) -> None:
+        """Show files, in a new sandbox.
 
-        All its programs must have ended.
+        Raises:
+            SandboxFailed: the system refuses it.
+            FileNotFoundError: a content is not stored.
         """
         ...
 
-    async def read(self, keep: Keep) -> FilesSeen:
+    async def mount(self, files: Files) -> None:
+        """Show other files at the same place; programs that ran before do not see them.
+
+        Raises:
+            FileNotFoundError: a content is not stored; nothing was changed.
+        """
+        ...
+
+    async def read(self, keep: Keep, *, idle: Collection[int] = ()) -> FilesSeen:
         """Read the files that it shows now, while its programs are stopped.
 
         Args:
             keep: stores the contents of files that may have changed since the last time.
+            idle: programs that wait for us, such as a shell without a command.
+        Raises:
+            SandboxFailed: a program does not stop.
+            OSError: a file cannot be read.
         """
+        ...
+
+    @property
+    def num_changed(self) -> int:
+        """How many entries `read` has to list each time; 0 if that cannot be made less."""
         ...
 
     async def close(self) -> None:
         """End all programs and remove what it wrote; idempotent."""
         ...
+
+
+def paths_below(place: str, writers: Sequence[Writer]) -> set[str]:
+    """The files that processes have in memory, relative to the workspace."""
+    return {writer.path.removeprefix(f"{place}/") for writer in writers}

@@ -26,7 +26,7 @@ GAPS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Confinement:
+class Enforcement:
     """What holds a sandbox's programs.
 
     Attributes:

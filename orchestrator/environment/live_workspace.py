@@ -1,0 +1,346 @@
+"""A mounted workspace: what it can do, with no record of it in any run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import time
+from collections.abc import Awaitable, Sequence
+from pathlib import PurePosixPath
+
+from orchestrator.environment.completed import TIMED_OUT, Completed
+from orchestrator.environment.errors import OutsideWorkspace, ShellBusy, StateLost, WorkspaceFull
+from orchestrator.environment.states import Base, Service, State, States
+from orchestrator.environment.trees.output import OnOutput, Output
+from orchestrator.environment.trees.programs import run_program
+from orchestrator.environment.trees.sandbox_client import Process
+from orchestrator.environment.trees.services import RunningServices
+from orchestrator.environment.trees.shell import Shell, ShellExited
+from orchestrator.environment.trees.shell_state import quoted
+from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
+
+OUTPUT_BYTES = 1 << 20
+"""How much of each stream of a command is kept, if nothing else is said."""
+
+_PASSED_ON = frozenset(["PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "VIRTUAL_ENV"])
+_MANY_CHANGES = 2000
+"""An upper folder with more is replaced by layers: each reading lists all of it."""
+
+
+class LiveWorkspace:
+    """The files, the shell and the services of one workspace, at work.
+
+    Attributes:
+        state: that was shown or captured last.
+        seen: what the last capture saw beside the state: files left out, mapped files.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        shell: Shell,
+        *,
+        states: States,
+        confinement: Confinement,
+        own: Sequence[str] = (),
+    ) -> None:
+        self._tree = tree
+        self._shell = shell
+        self._states = states
+        self._confinement = confinement
+        self._own = own
+        self._variables = variables_passed_on()
+        self._is_shell_used = False
+        self._services = RunningServices(self._variables, confinement.limits.of_program())
+        self._is_closed = False
+        self._ending: set[asyncio.Future[list[None]]] = set()
+        self._waiting_shell: asyncio.Future[Shell] | None = None
+        self.state: State
+        self.seen = FilesSeen({})
+
+    @property
+    def base(self) -> Base:
+        """The folder that it is a view of."""
+        return self.state.base
+
+    async def begin(self, state: State) -> None:
+        """Take over a tree that shows a state's files already, with a shell that is new."""
+        self.state = state
+        await self._continue()
+
+    async def show(self, state: State) -> None:
+        """Show a state: its files, a shell as it was, its services. All that runs is ended.
+
+        Raises:
+            StateLost: a part of it is not stored; nothing was changed.
+            ServiceFailed: a service could not be started.
+        """
+        files = self._states.files(state)
+        former = await self._replace_shell()
+        ending = self._end(former.close(), self._services.end(self._tree.sandbox))
+        if not self._tree.is_mounted_beside:
+            await ending
+        try:
+            await self._tree.mount(files)
+            self.state = state
+        except FileNotFoundError as error:
+            raise StateLost(state.id, f"{error.filename} is missing") from None
+        finally:
+            await self._continue()
+
+    async def _continue(self) -> None:
+        """Give a new shell the state's, and start its services."""
+        await self._enter()
+        if self._own:
+            await self._copy_up()
+        if self.state.services:
+            await self._settled()  # or a port could still be taken
+            services = self.state.services
+            await self._services.start(self._tree.sandbox, self._tree.place, services)
+
+    async def capture(self) -> State:
+        """Store the state now, while all that runs is stopped; equal states are one.
+
+        Raises:
+            WorkspaceFull: its changes are larger than its limit.
+            OSError: it cannot be stored, for example as the disk is full.
+        """
+        before = self.state
+        self.seen = await self._tree.read(self._states.keep, idle=self._idle())
+        shell = self._to_base(await self._shell.state()) if self._is_shell_used else before.shell
+        self._require_room(self.seen)
+        if shell == f"cd -- {quoted(before.base.path)}\n":
+            shell = ""
+        self.state = self._states.add(
+            before.base, self.seen.manifest, shell, self._services.services
+        )
+        self._is_shell_used = False
+        if self._tree.num_changed > _MANY_CHANGES and not await self.busy():
+            await self.show(self.state)
+        return self.state
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        folder: str = "",
+        given: bytes = b"",
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+        limit_bytes: int = OUTPUT_BYTES,
+    ) -> Completed:
+        """Run a program of its own, from a folder of the workspace.
+
+        Args:
+            command: of bash; or a program with its arguments.
+        """
+        arguments = ["/bin/bash", "-c", command] if isinstance(command, str) else list(command)
+        output, began_s = Output(limit_bytes, on_output), time.monotonic()
+        code = await run_program(
+            self._tree.sandbox,
+            arguments,
+            folder=os.path.join(self._tree.place, folder),
+            variables=self._variables,
+            limits=self._confinement.limits.of_program(),
+            output=output,
+            given=given,
+            timeout_s=timeout_s,
+        )
+        return _completed(command, code, output, began_s)
+
+    async def run_in_shell(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+        limit_bytes: int = OUTPUT_BYTES,
+    ) -> Completed:
+        """Run a command in the long-lived shell.
+
+        If its time is over, or it ends the shell, a new shell has the state before the command.
+        """
+        output, began_s = Output(limit_bytes, on_output), time.monotonic()
+        code: int | None
+        try:
+            async with asyncio.timeout(timeout_s):
+                code = await self._shell.run(command, output)
+            self._is_shell_used = True
+        except TimeoutError:
+            code = None
+            await self._restart_shell()
+        except ShellExited as exited:
+            code = exited.args[0]
+            await self._restart_shell()
+        except asyncio.CancelledError:
+            await asyncio.shield(asyncio.ensure_future(self._restart_shell()))
+            raise
+        return _completed(command, code, output, began_s)
+
+    async def read(self, path: str) -> bytes:
+        """The content of a file; raises OSError, OutsideWorkspace."""
+        descriptor = await self._open(path, os.O_RDONLY)
+        try:
+            return await asyncio.to_thread(_read_all, descriptor)
+        finally:
+            os.close(descriptor)
+
+    async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
+        """Write a file, and the folders in which it lies; raises OSError, OutsideWorkspace."""
+        descriptor = await self._open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            await asyncio.to_thread(_write_all, descriptor, data)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+
+    async def add_service(self, service: Service) -> None:
+        """Start a service, in place of one of the same name; raises ServiceFailed."""
+        await self._services.start(self._tree.sandbox, self._tree.place, [service])
+
+    async def busy(self) -> list[Process]:
+        """What runs beside the shell itself and the services."""
+        await self._settled()
+        waiting = [] if self._waiting_shell is None else [await self._waiting_shell]
+        shells = {shell.program: shell.process for shell in (self._shell, *waiting)}
+        services = self._services.programs
+        return [
+            each
+            for each in await self._tree.sandbox.processes()
+            if each.process not in (each.program, shells.get(each.program))
+            and each.program not in services
+        ]
+
+    async def require_quiet(self) -> None:
+        """Raise ShellBusy if something runs that a fork could not have."""
+        if busy := await self.busy():
+            raise ShellBusy([(each.process, each.command) for each in busy])
+
+    async def close(self) -> None:
+        """End all that runs and remove what it wrote, but for stored states; idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._settled()
+            if self._waiting_shell is not None:
+                await asyncio.wait([self._waiting_shell])
+                self._waiting_shell.result().abandon()
+            self._shell.abandon()
+            await self._tree.close()
+
+    def _idle(self) -> list[int]:
+        """The programs of shells, which execute nothing while a state is captured."""
+        waiting = self._waiting_shell
+        is_started = waiting is not None and waiting.done() and waiting.exception() is None
+        shells = [self._shell, *([waiting.result()] if waiting and is_started else [])]
+        return [shell.program for shell in shells]
+
+    async def _new_shell(self) -> Shell:
+        shell = Shell(self._tree.sandbox)
+        await shell.start(
+            folder="/", variables=self._variables, limits=self._confinement.limits.of_program()
+        )
+        return shell
+
+    async def _restart_shell(self) -> None:
+        """Replace the shell by one with the state that was captured last."""
+        await (await self._replace_shell()).close()
+        await self._enter()
+
+    async def _replace_shell(self) -> Shell:
+        """Have a new shell with no state; returns the former one."""
+        waiting, self._waiting_shell = self._waiting_shell, None
+        fresh = await (self._new_shell() if waiting is None else waiting)
+        former, self._shell = self._shell, fresh
+        self._waiting_shell = asyncio.ensure_future(self._new_shell())
+        return former
+
+    def _end(self, *work: Awaitable[None]) -> asyncio.Future[list[None]]:
+        """End something beside other work."""
+        ending = asyncio.gather(*work)
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return ending
+
+    async def _settled(self) -> None:
+        """Wait until all that is to end has ended."""
+        await asyncio.gather(*self._ending)
+
+    async def _enter(self) -> None:
+        """Give a new shell the state that was captured last."""
+        place, shell = self._tree.place, self.state.shell
+        script = self._from_base(shell) if shell else f"cd -- {quoted(place)}\n"
+        await self._shell.run(script, Output(0))
+        self._is_shell_used = False
+
+    async def _copy_up(self) -> None:
+        """Copy folders into the upper folder whole, so that they can be renamed there."""
+        for folder in self._own:
+            place = quoted(folder)
+            command = (
+                f"test ! -d {place} || {{ cp -a --reflink=auto -- {place} {place}.copying &&"
+                f" rm -rf -- {place} && mv -- {place}.copying {place}; }}"
+            )
+            (await self.run(command)).check()
+
+    async def _open(self, path: str, flags: int, mode: int | None = None) -> int:
+        relative = self._relative(path)
+        return await self._tree.sandbox.open(relative, flags, 0o666 if mode is None else mode)
+
+    def _relative(self, path: str) -> str:
+        place = PurePosixPath(os.path.normpath(os.path.join(self._tree.place, path)))
+        if not place.is_relative_to(self._tree.place) or str(place) == self._tree.place:
+            raise OutsideWorkspace(path, self._tree.place)
+        return str(place.relative_to(self._tree.place))
+
+    def _require_room(self, seen: FilesSeen) -> None:
+        limit_bytes = self._confinement.limits.disk_bytes
+        if limit_bytes is not None:
+            size = sum(entry.size for entry in seen.manifest.values())
+            if size > limit_bytes:
+                raise WorkspaceFull(size, limit_bytes)
+
+    def _to_base(self, script: str) -> str:
+        """A shell's script as it would be with the workspace at the base's own path."""
+        return script.replace(self._tree.place, self.base.path)
+
+    def _from_base(self, script: str) -> str:
+        return script.replace(self.base.path, self._tree.place)
+
+
+def _read_all(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+
+
+def variables_passed_on() -> dict[str, str]:
+    """The variables of this process that programs get: those that say how, never secrets."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED_ON or name.startswith("LC_")
+    }
+
+
+def _completed(
+    command: str | Sequence[str], code: int | None, output: Output, began_s: float
+) -> Completed:
+    shown = command if isinstance(command, str) else shlex.join(command)
+    stdout, stderr = (
+        output.streams[name].decode(errors="backslashreplace") for name in ("stdout", "stderr")
+    )
+    return Completed(
+        command=shown,
+        exit_code=TIMED_OUT if code is None else code,
+        stdout=stdout,
+        stderr=stderr,
+        cut_bytes=output.cut_bytes,
+        timed_out=code is None,
+        seconds=time.monotonic() - began_s,
+    )

@@ -1,0 +1,219 @@
+"""States of workspaces: their identity, and how they are stored."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from blake3 import blake3
+
+from orchestrator.environment.errors import StateLost
+from orchestrator.environment.files.blob_store import BlobDamaged
+from orchestrator.environment.files.folder_scan import Keep
+from orchestrator.environment.files.manifest import (
+    Files,
+    Manifest,
+    contents_of,
+    files_digest,
+    from_json,
+    to_json,
+)
+from orchestrator.environment.managed_root import ManagedRoot
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The folder that a workspace is a view of, as it was when the workspace began.
+
+    Attributes:
+        path: absolute.
+        identity: digest of its listing.
+        listing: the content under which that listing is stored; "" if it is not.
+    """
+
+    path: str
+    identity: str
+    listing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A program that runs beside a workspace's commands; it is started again in forks.
+
+    Attributes:
+        name: by which it is ended or replaced.
+        command: of bash.
+        ready: a command that succeeds once it serves; None: it is ready when it has started.
+        timeout_s: how long that may take.
+    """
+
+    name: str
+    command: str
+    ready: str | None = None
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Files and shell of a workspace at one moment. Equal states have one id.
+
+    Attributes:
+        id: BLAKE3 of the base's identity, the files, the shell and the services.
+        files: the digest of the changes against the base.
+        manifest: the content under which those changes are stored.
+        shell: the script that gives a new shell the state of this one.
+    """
+
+    id: str
+    base: Base
+    files: str
+    manifest: str
+    shell: str = ""
+    services: tuple[Service, ...] = ()
+
+    @property
+    def files_key(self) -> str:
+        """Names the files with their base; see Files."""
+        return blake3(f"{self.base.identity} {self.files}".encode()).hexdigest()
+
+
+class States:
+    """The states under a managed root: each has a document, which names its contents.
+
+    Args:
+        durable: what `add` returns survives a loss of power.
+    """
+
+    def __init__(self, root: ManagedRoot, *, durable: bool = False) -> None:
+        self._root = root
+        self._durable = durable
+        self._known: dict[str, tuple[State, Manifest]] = {}
+        root.states.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def keep(self) -> Keep:
+        """Stores the content of a file; see scan_folder."""
+        return self._root.blobs.add_file
+
+    def add(
+        self,
+        base: Base,
+        manifest: Manifest,
+        shell: str = "",
+        services: Sequence[Service] = (),
+    ) -> State:
+        """Store a state, unless an equal one is stored; the contents of its files are stored."""
+        files = files_digest(manifest)
+        state = State("", base, files, "", shell, tuple(services))
+        state = replace(state, id=_identity(state))
+        if state.id in self._known:
+            return self._known[state.id][0]
+        stored = self._stored(state.id)
+        if stored is not None:
+            with suppress(StateLost):
+                self._remember(stored, self._read_manifest(stored))
+                return stored
+        state = replace(state, manifest=self._root.blobs.add(to_json(manifest)))
+        self._write(state)
+        self._remember(state, manifest)
+        return state
+
+    def get(self, state_id: str) -> State:
+        """A stored state; raises StateLost."""
+        if state_id in self._known:
+            return self._known[state_id][0]
+        state = self._stored(state_id)
+        if state is None:
+            raise StateLost(state_id, "it is not stored here")
+        return state
+
+    def manifest(self, state: State) -> Manifest:
+        """The changes of a state against its base; raises StateLost."""
+        if state.id not in self._known:
+            self._remember(state, self._read_manifest(state))
+        return self._known[state.id][1]
+
+    def files(self, state: State) -> Files:
+        """The same with their key; raises StateLost."""
+        return Files(state.files_key, self.manifest(state))
+
+    def verify(self, state: State) -> None:
+        """Raise StateLost if anything of a state is missing or has other bytes."""
+        try:
+            manifest = from_json(self._root.blobs.read(state.manifest))
+            if files_digest(manifest) != state.files or _identity(state) != state.id:
+                raise StateLost(state.id, "its document is damaged")
+            for digest in contents_of([manifest]):
+                self._root.blobs.verify(digest)
+        except FileNotFoundError as error:
+            raise StateLost(state.id, f"{error.filename} is missing") from None
+        except (BlobDamaged, ValueError, TypeError) as error:
+            raise StateLost(state.id, str(error)) from error
+
+    def forget(self, state_id: str) -> None:
+        """Remove a state's document; its contents stay until the garbage collection."""
+        self._known.pop(state_id, None)
+        (self._root.states / state_id).unlink(missing_ok=True)
+
+    def _remember(self, state: State, manifest: Manifest) -> None:
+        while len(self._known) >= _KNOWN_STATES:
+            self._known.pop(next(iter(self._known)))
+        self._known[state.id] = state, manifest
+
+    def _stored(self, state_id: str) -> State | None:
+        try:
+            fields = json.loads((self._root.states / state_id).read_bytes())
+            return _state_of(fields)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError):
+            return None  # cut off by a loss of power: it is written again, or lost
+
+    def _read_manifest(self, state: State) -> Manifest:
+        try:
+            return from_json(self._root.blobs.read(state.manifest))
+        except FileNotFoundError:
+            raise StateLost(state.id, "the list of its files is missing") from None
+        except (BlobDamaged, ValueError, TypeError) as error:
+            raise StateLost(state.id, f"the list of its files is damaged: {error}") from error
+
+    def _write(self, state: State) -> None:
+        new = self._root.states / f"{os.urandom(12).hex()}.new"
+        new.write_text(json.dumps(asdict(state)))
+        if self._durable:
+            self._sync()
+        new.rename(self._root.states / state.id)
+        if self._durable:
+            self._sync()
+
+    def _sync(self) -> None:
+        """Bring all that was written to the disk, with the names of files."""
+        descriptor = os.open(self._root.states, os.O_RDONLY)
+        try:
+            if _libc.syncfs(descriptor) != 0:
+                raise OSError(ctypes.get_errno(), "the file system could not be synced")
+        finally:
+            os.close(descriptor)
+
+
+_KNOWN_STATES = 64
+"""Manifests that are kept in memory."""
+
+
+def _identity(state: State) -> str:
+    parts: list[Any] = [state.base.path, state.base.identity, state.files, state.shell]
+    parts += [asdict(service) for service in state.services]
+    return blake3(json.dumps(parts).encode()).hexdigest()
+
+
+def _state_of(fields: dict[str, Any]) -> State:
+    base = Base(**fields.pop("base"))
+    services = tuple(Service(**each) for each in fields.pop("services"))
+    return State(base=base, services=services, **fields)
