@@ -42,8 +42,9 @@ class FolderReader:
     """Reads one folder, with this process's permissions; paths are relative to it.
 
     Args:
-        opens_up: what this user owns, but may not read, is given other modes while it is read: the
-            times of its last change of attributes change. Nothing else may change it meanwhile.
+        opens_up: it is ours alone: what its owner may not read is given other modes while it is
+            read, which also changes the time of its last change. Else, as for a base, that is
+            refused, and marks of an overlay are not looked for.
     """
 
     def __init__(self, folder: str, *, opens_up: bool = True) -> None:
@@ -86,7 +87,9 @@ class FolderReader:
             num_links=status.st_nlink,
             device=status.st_rdev,
             target=os.readlink(found.path) if stat.S_ISLNK(mode) else "",
-            is_opaque=stat.S_ISDIR(mode) and self._read(path, self._is_opaque),
+            is_opaque=stat.S_ISDIR(mode)
+            and self._opens_up
+            and self._read(path, self._is_opaque),
         )
 
     def _is_opaque(self, path: str) -> bool:

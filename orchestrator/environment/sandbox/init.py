@@ -69,6 +69,7 @@ class _Init:
         self._control = control
         self._bounds = bounds
         self._overlay = overlay
+        self._variables = {} if overlay is not None else {"TMPDIR": plan["private"][0]}
         self._programs: dict[int, int] = {}  # by the process that keeps its tree
         self._stopped: list[Process] = []
 
@@ -127,6 +128,7 @@ class _Init:
 
     def do_start(self, *, command: Any, descriptors: list[int]) -> dict[str, Any]:
         """Start a program; its end is reported later."""
+        command["variables"] = self._variables | command["variables"]
         bounds = self._bounds
         if bounds.own_processes is not None:  # each program has a keeper
             own_processes = bounds.own_processes + len(self._programs) + 1
@@ -139,6 +141,11 @@ class _Init:
         """Kill a program with all its descendants."""
         if process in self._programs:
             kill_tree(process)
+        return {}
+
+    def do_end(self, *, descriptors: list[int]) -> dict[str, Any]:
+        """Kill all processes; returns once none is left."""
+        kill_tree(os.getpid())
         return {}
 
     def do_freeze(self, *, idle: list[int], descriptors: list[int]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Plan(TypedDict):
         network: whether it has the machine's network; else, with namespaces, only a loopback
             device, and without them only Unix sockets.
         private: folders that it has for itself, empty at first, such as /tmp. Without namespaces
-            they must have been made for it.
+            they must have been made for it, and programs find the first in TMPDIR.
         hide: folders whose content it does not see; without namespaces it sees their files' names.
     """
 

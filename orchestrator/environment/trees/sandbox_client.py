@@ -199,6 +199,12 @@ class Sandbox:
         """Mount another stack at the same place: see Overlay.replace."""
         await self._ask("mount", layers=layers, upper=upper, work=work)
 
+    async def end(self) -> None:
+        """End all its processes, and wait until they have; then as `close`."""
+        with contextlib.suppress(SandboxFailed):
+            await self._ask("end")
+        self.close()
+
     def close(self) -> None:
         """End all its processes; what waits for one gets SandboxFailed."""
         self._fail(SandboxFailed("the sandbox was closed"))
