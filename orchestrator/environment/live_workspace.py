@@ -107,7 +107,7 @@ class LiveWorkspace:
             OSError: it cannot be stored, for example as the disk is full.
         """
         before = self.state
-        self.seen = await self._tree.read(self._states.keep)
+        self.seen = await self._tree.read(self._states.keep, idle=self._idle())
         shell = self._to_base(await self._shell.state()) if self._is_shell_used else before.shell
         self._require_room(self.seen)
         if shell == f"cd -- {quoted(before.base.path)}\n":
@@ -228,6 +228,13 @@ class LiveWorkspace:
                 self._waiting_shell.result().abandon()
             self._shell.abandon()
             await self._tree.close()
+
+    def _idle(self) -> list[int]:
+        """The programs of shells, which execute nothing while a state is captured."""
+        waiting = self._waiting_shell
+        is_started = waiting is not None and waiting.done() and waiting.exception() is None
+        shells = [self._shell, *([waiting.result()] if waiting and is_started else [])]
+        return [shell.program for shell in shells]
 
     async def _new_shell(self) -> Shell:
         shell = Shell(self._tree.sandbox)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.environment.files.blob_store import digest_of_file
 from orchestrator.environment.files.folder_scan import Signature
-from orchestrator.environment.files.manifest import Entry, Kind
+from orchestrator.environment.files.manifest import Entry, Kind, parents_of
 
 _KINDS: dict[int, Kind] = {
     stat.S_IFREG: "file",
@@ -47,7 +47,15 @@ class BaseFolder:
             return False
         if entry.kind != "file":
             return True
-        return status.st_size == entry.size and self._digest(path, status) == entry.content
+        try:
+            return status.st_size == entry.size and self._digest(path, status) == entry.content
+        except PermissionError:  # nobody knows: it counts as changed
+            return False
+
+    def open(self, path: str) -> int:
+        """A descriptor of a file, for reading; raises OSError."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(self._place(path), flags)
 
     def entry(self, path: str) -> Entry | None:
         """What the base has at a path; reads a file unless its digest is known.
@@ -80,22 +88,20 @@ class BaseFolder:
         return os.path.join(self._folder, path)
 
     def _status(self, path: str) -> os.stat_result | None:
-        parent = path.rpartition("/")[0]
-        if parent and self.kind(parent) != "folder":  # a link to a folder is none
-            return None
         try:
+            for parent in parents_of(path):
+                if not stat.S_ISDIR(os.lstat(self._place(parent)).st_mode):
+                    return None  # a link to a folder is none
             return os.lstat(self._place(path))
         except FileNotFoundError:
             return None
 
     def _digest(self, path: str, status: os.stat_result) -> str:
-        signature = Signature(
-            status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns
-        )
+        signature = Signature.of(status)
         known = self._digests.get(path)
         if known is not None and known[0] == signature:
             return known[1]
-        descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = self.open(path)
         try:
             digest = digest_of_file(descriptor)
         finally:

@@ -18,7 +18,7 @@ from orchestrator.environment.files.manifest import Files
 from orchestrator.environment.sandbox.messages import Plan
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.sandbox_client import Sandbox, Zygote
-from orchestrator.environment.trees.tree import Confinement, FilesSeen
+from orchestrator.environment.trees.tree import Confinement, FilesSeen, paths_below
 
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each sandbox has its own
 _MANY_ENTRIES = 500
@@ -65,6 +65,7 @@ class OverlayTree:
         private = _existing(_PRIVATE)
         hidden = [*self._confinement.hide, str(root)]
         plan: Plan = {
+            "confinement": "namespaces",
             "at": self.place,
             "root": str(root),
             "layers": _places(layers),
@@ -90,18 +91,17 @@ class OverlayTree:
         self._mounted(files, upper)
         self._remove_later(former)
 
-    async def read(self, keep: Keep) -> FilesSeen:
+    async def read(self, keep: Keep, *, idle: Collection[int] = ()) -> FilesSeen:
         """Read the changes against the base while the programs are stopped."""
-        await self.sandbox.freeze()
-        try:
+        async with self.sandbox.frozen(idle=idle) as writers:
+            unsafe = paths_below(self.place, writers)
             if len(self._scan.entries) > _MANY_ENTRIES:
-                scan = await asyncio.to_thread(self._read_upper, keep, ())
+                scan = await asyncio.to_thread(self._read_upper, keep, unsafe)
             else:
-                scan = self._read_upper(keep, ())
-        finally:
-            await self.sandbox.thaw()
+                scan = self._read_upper(keep, unsafe)
         self._scan = scan
-        return FilesSeen(layered(self._lower.manifest, scan, self._base), tuple(scan.left_out))
+        manifest = layered(self._lower.manifest, scan, self._base)
+        return FilesSeen(manifest, tuple(scan.left_out), writers)
 
     @property
     def num_changed(self) -> int:
