@@ -255,27 +255,7 @@ class Workspace:
             NotRevertible: there are effects since then that nothing takes back; nothing is changed.
             LookupError: it was never there.
         """
-        index = self._index_of(to)
-        target, effects = (
-            self.position.history.moments[index],
-            self.position.history.effects_after(index),
-        )
-        lasting = [
-            (each.name, each.path)
-            for each in effects
-            if each.compensate is None and allow is not True and each.name not in (allow or ())
-        ]
-        if lasting:
-            raise NotRevertible(self.name, lasting)
-
-        async def work(here: Workspace) -> None:
-            for each in effects:
-                if each.compensate is not None:
-                    await each.compensate()
-            await here.position.show(index)
-
-        await self._do("rewind", work, (target.path,), EdgeKind.REWIND, may_repeat=False)
-        self.position.history.rewind_to(index)
+        await self._rewind_to(self._index_of(to), allow)
 
     async def fork(self, n: int = 1) -> list[Workspace]:
         """Workspaces that begin in this one's present state, and change nothing here.
@@ -423,7 +403,7 @@ class Workspace:
     async def discard(self) -> None:
         """Drop all changes and forks: the state in which the workspace began."""
         await self._end_forks()
-        await self.rewind(self.position.history.moments[0].path, allow=True)
+        await self._rewind_to(0, allow=True)
 
     async def close(self) -> None:
         """End all that runs, here and in forks; stored states stay. Idempotent."""
@@ -476,6 +456,28 @@ class Workspace:
             checkpoint=checkpoint,
         )
         return await run_action(current_context_or_none(), position, action, lambda: work(self))
+
+    async def _rewind_to(self, index: int, allow: bool | Collection[str]) -> None:
+        target, effects = (
+            self.position.history.moments[index],
+            self.position.history.effects_after(index),
+        )
+        lasting = [
+            (each.name, each.path)
+            for each in effects
+            if each.compensate is None and allow is not True and each.name not in (allow or ())
+        ]
+        if lasting:
+            raise NotRevertible(self.name, lasting)
+
+        async def work(here: Workspace) -> None:
+            for each in effects:
+                if each.compensate is not None:
+                    await each.compensate()
+            await here.position.show(index)
+
+        await self._do("rewind", work, (target.path,), EdgeKind.REWIND, may_repeat=False)
+        self.position.history.rewind_to(index)
 
     async def _end_forks(self) -> None:
         forks, self._forks = self._forks, []

@@ -40,4 +40,6 @@ async def test_a_second_scan_reads_only_what_has_changed(place: Place) -> None:
         second = scan_folder(reader, keep=blobs.add_file, before=first)
         assert (first.num_hashed, second.num_hashed) == (50, 4)
         assert second.entries["f7"] != first.entries["f7"]
-        assert contents(second.entries) == contents(scanned(place.root.path / upper_of(tree)).entries)
+        assert contents(second.entries) == contents(
+            scanned(place.root.path / upper_of(tree)).entries
+        )

@@ -125,7 +125,7 @@ async def test_odd_names_deep_folders_and_holes_are_kept(place: Place, kind: Kin
     async with place.tree(kind) as tree:
         assert (await place.seen(tree)).manifest == {}
         async with place.shell(tree) as shell:
-            await said(shell, f"for each in *; do mv -- \"$each\" \"$each.new\"; done; mkdir -p {deep}")
+            await said(shell, f'for each in *; do mv -- "$each" "$each.new"; done; mkdir -p {deep}')
             await said(shell, "truncate -s 1G sparse; echo end >> sparse")
         manifest = (await place.seen(tree)).manifest
         assert all(manifest[name].kind == "gone" for name in names)
