@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.environment.conflicts import Conflict
 from orchestrator.environment.files.layering import BaseTree
-from orchestrator.environment.files.manifest import Entry, Manifest
+from orchestrator.environment.files.manifest import Manifest
 from orchestrator.environment.merging.contents import Read
 from orchestrator.environment.merging.resolving import OnConflict, Resolution, resolve
 from orchestrator.environment.merging.tree_merge import TreeMerge

@@ -136,7 +136,8 @@ class TreeMerge:
     def _merge_folders(self, path: str) -> None:
         entries = self._entries(path)
         ancestor, ours, theirs = entries
-        assert ours is not None and theirs is not None
+        assert ours is not None
+        assert theirs is not None
         before = ancestor.mode if ancestor and ancestor.kind == "folder" else None
         mode = merged_mode(before, ours.mode, theirs.mode)
         if mode is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import subprocess
@@ -136,7 +137,7 @@ def test_git_apply_finds_files_with_any_name(tmp_path: Path, name: str) -> None:
     changes: list[Tree] = [
         {}, {name: FILE}, {name: file(b"1\n")}, {name: file(b"1\n", 0o755)}, {name: file(b"")}, {}
     ]  # fmt: skip
-    for number, (before, after) in enumerate(zip(changes, changes[1:], strict=False)):
+    for number, (before, after) in enumerate(itertools.pairwise(changes)):
         folder = tmp_path / str(number)
         folder.mkdir()
         found, expected = applied_by_git(folder, folders | before, folders | after)

@@ -136,7 +136,7 @@ def test_what_only_one_side_changed_is_taken(history: tuple[Tree, Tree, Tree, Tr
         ({"f": FILE}, {"f": OURS}, {"f": OTHER}, "text"),
         ({"f": STORE.file(b"\0")}, {"f": STORE.file(b"\0a")}, {"f": STORE.file(b"\0b")}, "binary"),
         ({"f": FILE}, {"f": OURS}, {"f": STORE.file(b"\0")}, "binary"),
-        ({"f": LINK}, {"f": LINK._replace(content="a")}, {"f": LINK._replace(content="b")}, "binary"),
+        ({"f": LINK}, {"f": Entry("link", 0o777, "a")}, {"f": Entry("link", 0o777, "b")}, "binary"),
         ({}, {"f": OURS}, {"f": THEIRS}, "both added"),
         ({"f": LINK}, {"f": OURS}, {"f": THEIRS}, "both added"),
         ({"f": FILE}, {}, {"f": OURS}, "deleted and changed"),

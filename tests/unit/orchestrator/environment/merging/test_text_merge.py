@@ -91,7 +91,8 @@ def test_the_changes_turn_one_text_into_the_other(before: bytes, after: bytes) -
     lines, new_lines = lines_of(before), lines_of(after)
     built, at = [], 0
     for start, end, new_start, new_end in line_changes(lines, new_lines):
-        assert (start > at or at == 0) and (end > start or new_end > new_start)
+        assert start > at or at == 0
+        assert end > start or new_end > new_start
         built += [*lines[at:start], *new_lines[new_start:new_end]]
         at = end
     assert b"".join([*built, *lines[at:]]) == after
