@@ -136,7 +136,8 @@ class TreeMerge:
     def _merge_folders(self, path: str) -> None:
         entries = self._entries(path)
         ancestor, ours, theirs = entries
-        assert ours is not None and theirs is not None
+        assert ours is not None
+        assert theirs is not None
         before = ancestor.mode if ancestor and ancestor.kind == "folder" else None
         mode = merged_mode(before, ours.mode, theirs.mode)
         if mode is None:
@@ -181,7 +182,7 @@ class TreeMerge:
         kind = changed.kind(path)
         if kind is None or self._is_same(changed, self._ancestor, path):
             return False
-        if kind == "folder" and self._ancestor.kind(path) in ("folder",):
+        if kind == "folder" and self._ancestor.kind(path) in ("folder", None):
             return self._merge_deleted_folder(path, changed)
         return self._settle(self._deleted_and_changed(path))
 
