@@ -135,20 +135,6 @@ class BaseRefused(OrchestrateError, ValueError):
         return f"{folder!r} cannot be the base of a workspace: {reason}"
 
 
-_MAX_LISTED = 10
-
-
-class BaseRefused(OrchestrateError, ValueError):
-    """A folder that cannot be the base of a workspace, or that no state is applied onto."""
-
-    def __init__(self, folder: str, reason: str) -> None:
-        super().__init__(folder, reason)
-
-    def __str__(self) -> str:
-        folder, reason = self.args
-        return f"{folder!r} cannot be the base of a workspace: {reason}"
-
-
 class BaseChanged(OrchestrateError):
     """Somebody changed the base since the workspace began, at paths that must be as they were.
 
