@@ -241,7 +241,7 @@ async def test_services_run_in_forks_and_after_a_rewind(tmp_path: Path) -> None:
         assert (await fork.run(beats)).ok
         await ws.write("x", "x")
         await ws.rewind(served)
-        assert (await ws.run(f"rm -f ${TMPDIR:-/tmp}/beat; sleep 0.1; {beats}")).ok
+        assert (await ws.run("rm -f ${TMPDIR:-/tmp}/beat; sleep 0.3; " + beats)).ok
         with pytest.raises(ServiceFailed, match=r"bad ended with exit code 3.*why"):
             await ws.service("bad", "echo why; exit 3", ready="false")
         with pytest.raises(ServiceFailed, match=r"not ready after 0\.2 s"):
