@@ -55,6 +55,18 @@ class ServiceFailed(OrchestrateError):
         return f"service {name} {reason}" + (f"; it wrote: {last}" if last else "")
 
 
+class CommandFailed(OrchestrateError):
+    """A command has ended with an exit code other than 0."""
+
+    def __init__(self, command: str, exit_code: int, stderr: str) -> None:
+        super().__init__(command, exit_code, stderr)
+
+    def __str__(self) -> str:
+        command, exit_code, stderr = self.args
+        last = stderr.strip()[-500:]
+        return f"{command!r} ended with exit code {exit_code}" + (f": {last}" if last else "")
+
+
 class OutsideWorkspace(OrchestrateError, ValueError):
     """A path leads out of the workspace."""
 
