@@ -60,6 +60,14 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "WouldBlock",
             "WrongLoop",
         ],
+        "orchestrator.environment.errors": [
+            "ApplyBusy",
+            "ApplyFailed",
+            "ApplyUnfinished",
+            "BaseChanged",
+            "InvalidResolution",
+            "MergeConflict",
+        ],
         "patterns.errors": ["PatternError"],
         "serving.errors": [
             "ServingError",
@@ -88,6 +96,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "RunAlreadyEnded",
             "RunNotResumable",
         ],
+        "orchestrator.environment.errors": ["BaseRefused"],
         "serving.errors": [
             "InvalidApiKeys",
             "InvalidEngineConfig",

@@ -5,6 +5,15 @@ from orchestrator import flow, gather, llm, step
 
 import orchestrator.own_packages  # noqa: F401  # first: its error names a file that hides a package
 from orchestrator.display.timeline import Timeline
+from orchestrator.environment.errors import (
+    ApplyBusy,
+    ApplyFailed,
+    ApplyUnfinished,
+    BaseChanged,
+    BaseRefused,
+    InvalidResolution,
+    MergeConflict,
+)
 from orchestrator.errors import (
     AnswerRefused,
     ArgumentsDiffer,
@@ -74,7 +83,12 @@ __all__ = [
     "AgentResult",
     "Answer",
     "AnswerRefused",
+    "ApplyBusy",
+    "ApplyFailed",
+    "ApplyUnfinished",
     "ArgumentsDiffer",
+    "BaseChanged",
+    "BaseRefused",
     "Budget",
     "BudgetExceeded",
     "Choice",
@@ -85,10 +99,12 @@ __all__ = [
     "Happened",
     "Image",
     "InvalidDuration",
+    "InvalidResolution",
     "InvalidRunId",
     "InvalidSettings",
     "McpServerFailed",
     "McpTool",
+    "MergeConflict",
     "Message",
     "ModelInfo",
     "NoOpenQuestion",

@@ -8,6 +8,16 @@ import pickle
 import pytest
 
 import orchestrator
+from orchestrator.environment.conflicts import Conflict
+from orchestrator.environment.errors import (
+    ApplyBusy,
+    ApplyFailed,
+    ApplyUnfinished,
+    BaseChanged,
+    BaseRefused,
+    InvalidResolution,
+    MergeConflict,
+)
 from orchestrator.errors import (
     AnswerRefused,
     ArgumentsDiffer,
@@ -44,7 +54,12 @@ from orchestrator.errors import (
 
 ERRORS = [
     AnswerRefused("3f2a", "input", "'x' is not of type 'integer'"),
+    ApplyBusy("/repo"),
+    ApplyFailed("/repo", "src/a.py", "No space left on device"),
+    ApplyUnfinished("/repo"),
     ArgumentsDiffer("3f2a"),
+    BaseChanged("/repo", ("src/a.py", "two\nlines")),
+    BaseRefused("/", "it is the whole file system; name a folder in it"),
     BudgetExceeded("plan", 1200, 1000, 3, None),
     NoOpenQuestion("3f2a", "has no open question"),
     RunAlreadyEnded("3f2a", "completed"),
@@ -52,6 +67,8 @@ ERRORS = [
     DeadlineExceeded("plan", 0.25),
     DeadlineInfeasible("plan", 2.0, 8.5, 12),
     FlowChanged("3f2a", "step plan", "step read"),
+    InvalidResolution("src/a.py", "None is neither bytes nor an Entry"),
+    MergeConflict([Conflict("src/a.py", "text", None, None, None)]),
     InvalidDuration("5 parsecs", "is not a duration"),
     InvalidRunId("../x"),
     InvalidSettings("ORCHESTRATE_SLOTS: must be a number"),
@@ -101,3 +118,19 @@ def test_all_public_names_exist_and_are_sorted() -> None:
     assert sorted(orchestrator.__all__) == orchestrator.__all__
     for name in orchestrator.__all__:
         assert getattr(orchestrator, name) is not None
+
+
+def test_an_error_about_many_paths_names_some_and_counts_the_others() -> None:
+    paths = [f"file{number}" for number in range(12)]
+    error = BaseChanged("/repo", paths)
+    assert error.paths == tuple(paths)
+    assert "'file0', " in str(error)
+    assert "'file9' and 2 more; nothing was written" in str(error)
+
+
+def test_a_failed_apply_says_whether_it_was_undone() -> None:
+    for is_undone in (True, False):
+        error = ApplyFailed("/repo", "a", "Permission denied", is_undone=is_undone)
+        again = pickle.loads(pickle.dumps(error))
+        assert error.is_undone == again.is_undone == is_undone
+        assert ("as it was before" in str(again)) == is_undone
