@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import NoReturn
 
 from orchestrator.environment.errors import ApplyFailed, BaseChanged
 from orchestrator.environment.files.blob_store import BlobDamaged, BlobStore
@@ -30,17 +31,18 @@ class ApplySteps:
         self._base, self._writer, self._blobs, self._on_step = base, writer, blobs, on_step
         self.path = ""
 
-    def failure(self, error: BaseException, *, is_undone: bool) -> BaseException:
-        """What is raised for an error of the last step."""
-        if isinstance(error, BaseChanged) and not is_undone:
-            reason = "somebody else has changed it meanwhile; move it away"
-            return ApplyFailed(self._base, self.path, reason, is_undone=False)
-        if not isinstance(error, OSError | BlobDamaged):
-            return error
-        reason = str(error)
-        if isinstance(error, OSError) and error.errno is not None:
-            reason = os.strerror(error.errno)
-        return ApplyFailed(self._base, self.path, reason, is_undone=is_undone)
+    def raise_for(self, error: BaseException, path: str, *, is_undone: bool) -> NoReturn:
+        """Raise ApplyFailed for what the system refuses, and any other error as it is."""
+        match error:
+            case OSError(errno=int(number)):
+                reason = os.strerror(number)
+            case OSError() | BlobDamaged():
+                reason = str(error)
+            case BaseChanged() if not is_undone:
+                reason = "somebody has changed it meanwhile; move it away"
+            case _:
+                raise error
+        raise ApplyFailed(self._base, path, reason, is_undone) from error
 
     def require_contents(self, plan: ApplyPlan) -> None:
         """Raise ApplyFailed unless all that will be written is stored."""

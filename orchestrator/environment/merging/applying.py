@@ -8,19 +8,19 @@ what was begun, or `undo_unfinished` puts it back.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.environment.errors import ApplyUnfinished, BaseRefused
+from orchestrator.environment.errors import ApplyUnfinished
 from orchestrator.environment.files.base_listing import BaseListing
 from orchestrator.environment.files.blob_store import BlobStore
 from orchestrator.environment.files.manifest import Entry, Manifest
 from orchestrator.environment.merging.apply_journal import Journal, Record, locked_journal
 from orchestrator.environment.merging.apply_plan import ApplyPlan, new_plan, plan_id_of
 from orchestrator.environment.merging.apply_steps import ApplySteps, OnStep
+from orchestrator.environment.merging.base_check import checked_base
 from orchestrator.environment.merging.base_writing import BaseWriter
 
 
@@ -45,19 +45,23 @@ class Applier:
 
     Args:
         root: the managed root; it has the records and locks.
+        store: file of the store; a base that holds it is refused. None: it is no file.
         on_step: called before each step, with what it does and the path.
-        durable: what is written survives a loss of power.
+        durable: sync each file before it is moved to its place, so that after a loss of power
+            there is the old file or the new one.
     """
 
     def __init__(
         self,
         root: Path,
         blobs: BlobStore,
+        store: Path | None,
         *,
         on_step: OnStep = lambda *_: None,
         durable: bool = True,
     ) -> None:
-        self._root, self._blobs, self._on_step, self._durable = root, blobs, on_step, durable
+        self._root, self._blobs, self._store = root, blobs, store
+        self._on_step, self._durable = on_step, durable
 
     def plan(
         self, base: Path, manifest: Manifest, recorded: BaseListing, *, git: bool = False
@@ -67,15 +71,16 @@ class Applier:
         If such an apply was interrupted while it wrote, its own plan, which `apply` completes.
 
         Args:
-            base: see `checked_base`.
             recorded: what the base held when the workspace began.
             git: also write changes below folders `.git`.
         Raises:
             BaseChanged: its user has changed something meanwhile that would be replaced.
-            BaseRefused: something that cannot be kept would be replaced.
+            BaseRefused: it cannot be a base (see `checked_base`), or what would be replaced there
+                cannot be kept.
             ApplyBusy: another apply is in progress.
             ApplyUnfinished: an apply of another state was interrupted while it wrote.
         """
+        base = self._checked(base)
         with self._opened(base) as (journal, steps):
             record = _unfinished(journal, steps)
             if record is None:
@@ -90,9 +95,9 @@ class Applier:
         Raises:
             BaseChanged: something is not as the plan says.
             ApplyFailed: the system refuses something.
-            ApplyBusy, ApplyUnfinished: as for `plan`.
+            BaseRefused, ApplyBusy, ApplyUnfinished: as for `plan`.
         """
-        with self._opened(Path(plan.base)) as (journal, steps):
+        with self._opened(self._checked(Path(plan.base))) as (journal, steps):
             record = _unfinished(journal, steps)
             if record is None:
                 return Applied(_apply(steps, plan, journal))
@@ -111,21 +116,23 @@ class Applier:
         Returns:
             Paths that are left as they are, as somebody else has changed them since.
         Raises:
-            ApplyFailed, ApplyBusy: as for `apply`.
+            ApplyFailed, BaseRefused, ApplyBusy: as for `apply`.
         """
-        with self._opened(base) as (journal, steps):
+        with self._opened(self._checked(base)) as (journal, steps):
             record = _unfinished(journal, steps)
             return [] if record is None else _go_back(steps, record.plan, journal)
 
+    def _checked(self, base: Path) -> Path:
+        return checked_base(base, self._root, self._store, for_writing=True)
+
     @contextmanager
     def _opened(self, base: Path) -> Iterator[tuple[Journal, ApplySteps]]:
-        with locked_journal(self._root, base, durable=self._durable) as journal:
-            try:
-                writer = BaseWriter(str(base), self._blobs, durable=self._durable)
-            except OSError as error:
-                raise BaseRefused(str(base), os.strerror(error.errno or 0)) from error
-            with closing(writer):
-                yield journal, ApplySteps(str(base), writer, self._blobs, self._on_step)
+        durable = self._durable
+        with (
+            locked_journal(self._root, base, durable=durable) as journal,
+            closing(BaseWriter(str(base), self._blobs, durable=durable)) as writer,
+        ):
+            yield journal, ApplySteps(str(base), writer, self._blobs, self._on_step)
 
 
 def _apply(steps: ApplySteps, plan: ApplyPlan, journal: Journal) -> ApplyPlan:
@@ -135,15 +142,15 @@ def _apply(steps: ApplySteps, plan: ApplyPlan, journal: Journal) -> ApplyPlan:
         prepared = steps.prepare(plan)
         journal.write("writing", prepared)
     except BaseException as error:
-        failure = steps.failure(error, is_undone=True)
+        path = steps.path
         _clean_up(steps, plan, journal, was_killed=False)
-        raise failure from error
+        steps.raise_for(error, path, is_undone=True)
     try:
         steps.write(prepared)
     except BaseException as error:
-        failure = steps.failure(error, is_undone=True)
+        path = steps.path
         _go_back(steps, prepared, journal)
-        raise failure from error
+        steps.raise_for(error, path, is_undone=True)
     journal.clear()
     return prepared
 
@@ -152,7 +159,7 @@ def _complete(steps: ApplySteps, plan: ApplyPlan, journal: Journal) -> None:
     try:
         steps.go_on(plan)
     except BaseException as error:
-        raise steps.failure(error, is_undone=False) from error
+        steps.raise_for(error, steps.path, is_undone=False)
     journal.clear()
 
 
@@ -160,7 +167,7 @@ def _go_back(steps: ApplySteps, plan: ApplyPlan, journal: Journal) -> list[str]:
     try:
         left = steps.go_back(plan)
     except BaseException as error:
-        raise steps.failure(error, is_undone=False) from error
+        steps.raise_for(error, steps.path, is_undone=False)
     journal.clear()
     return left
 
@@ -169,7 +176,7 @@ def _clean_up(steps: ApplySteps, plan: ApplyPlan, journal: Journal, *, was_kille
     try:
         steps.clean_up(plan, was_killed=was_killed)
     except BaseException as error:
-        raise steps.failure(error, is_undone=False) from error
+        steps.raise_for(error, steps.path, is_undone=False)
     journal.clear()
 
 

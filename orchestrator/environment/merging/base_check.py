@@ -27,14 +27,17 @@ def checked_base(
     Raises:
         BaseRefused: it is no folder of its own, or too much lies in it.
     """
+    if not str(folder):
+        raise BaseRefused("", "no folder is named")
     given = os.path.abspath(os.path.expanduser(folder))
     if os.path.islink(given):
         real = os.path.realpath(given)
         raise BaseRefused(given, f"it is a symbolic link; name the folder itself, {real!r}")
     try:
         status = os.stat(given)
-    except OSError as error:
-        raise BaseRefused(given, error.strerror or str(error)) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BaseRefused(given, reason) from error
     if not stat.S_ISDIR(status.st_mode):
         raise BaseRefused(given, "it is no folder")
     base = Path(os.path.realpath(given))

@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from orchestrator.environment.errors import BaseChanged
+from orchestrator.environment.files.base_folder import kind_of
 from orchestrator.environment.files.blob_store import BlobDamaged, BlobStore, digest_of_file
 from orchestrator.environment.files.manifest import Entry, Kind
 
-_KINDS: dict[int, Kind] = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "folder",
-    stat.S_IFLNK: "link",
-    stat.S_IFIFO: "fifo",
-}
 _FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -42,7 +37,7 @@ class BaseWriter:
     def entry(self, path: str) -> Entry | None:
         """What there is at a path, without a file's digest; None: nothing that a state can hold."""
         status = self._status(path)
-        kind = None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
+        kind = kind_of(status)
         if status is None or kind is None:
             return None
         target = ""

@@ -58,7 +58,7 @@ class Desk:
         return BlobStore(self.root)
 
     def applier(self, on_step: OnStep = lambda *_: None) -> Applier:
-        return Applier(self.root, self.blobs, on_step=on_step, durable=False)
+        return Applier(self.root, self.blobs, None, on_step=on_step, durable=False)
 
     def put(self, tree: Tree) -> BaseListing:
         """Make the base hold a tree; returns its listing."""

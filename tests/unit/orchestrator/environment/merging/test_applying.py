@@ -109,7 +109,7 @@ def test_what_is_applied_is_the_state_and_what_is_undone_is_the_base(desk: Desk)
     }
 
 
-@settings(max_examples=80, deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_any_state_is_applied_and_undone_exactly(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -154,6 +154,35 @@ def test_a_state_without_changes_writes_nothing(desk: Desk) -> None:
     assert not plan
     desk.applier().apply(plan)
     assert snapshot(desk.base) == before
+
+
+def test_a_folder_that_cannot_be_a_base_is_never_written(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = desk.plan(BEFORE, AFTER, desk.put(BEFORE))
+    monkeypatch.setenv("HOME", str(desk.base))
+    before = snapshot(desk.base)
+    for write in (
+        lambda: desk.applier().apply(plan),
+        lambda: desk.plan(BEFORE, AFTER, list_base(desk.base)),
+        lambda: desk.applier().undo_unfinished(desk.base),
+        lambda: Applier(desk.root, desk.blobs, desk.base / "runs.db").apply(plan),
+    ):
+        with pytest.raises(BaseRefused):
+            write()
+    assert snapshot(desk.base) == before
+
+
+def test_a_deep_tree_is_applied_and_undone(desk: Desk) -> None:
+    deep = "/".join(["d"] * 120)
+    folders = {"/".join(["d"] * depth): FOLDER for depth in range(1, 121)}
+    before, after = folders | {f"{deep}/f": file(b"1")}, folders | {f"{deep}/f": file(b"2")}
+    applied = desk.changed(before, after)
+    assert desk.holds(after)
+    desk.applier().undo(applied)
+    assert desk.holds(before)
+    desk.changed(before, {})
+    assert desk.holds({})
 
 
 def test_what_is_replaced_is_in_the_store(desk: Desk) -> None:
@@ -328,6 +357,7 @@ def steps_of(desk: Desk) -> list[tuple[str, str]]:
     return steps
 
 
+@pytest.mark.slow
 def test_an_error_at_any_step_puts_everything_back(desk: Desk) -> None:
     class Stop(Exception):
         pass
@@ -475,7 +505,7 @@ def test_root_leaves_files_to_their_owner(desk: Desk) -> None:
 
 def test_an_apply_that_survives_a_loss_of_power_writes_the_same(desk: Desk) -> None:
     plan = desk.plan(BEFORE, AFTER, desk.put(BEFORE))
-    Applier(desk.root, desk.blobs, durable=True).apply(plan)
+    Applier(desk.root, desk.blobs, None, durable=True).apply(plan)
     assert desk.holds(AFTER)
 
 

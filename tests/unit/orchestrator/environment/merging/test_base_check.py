@@ -62,6 +62,8 @@ def test_a_folder_that_holds_our_own_files_is_refused(folder: Path) -> None:
 def test_what_is_no_folder_is_refused(folder: Path) -> None:
     managed = folder / "managed"
     (folder / "file").touch()
+    assert "no folder is named" in refused("", managed)
+    assert "null byte" in refused("a\0b", managed)
     (folder / "link").symlink_to("home/me/repo")
     assert "No such file" in refused(folder / "missing", managed)
     assert "no folder" in refused(folder / "file", managed)
