@@ -15,7 +15,7 @@ from orchestrator.environment.environments import Backend, WorkspaceKind
 from orchestrator.environment.files.base_listing import list_base
 from orchestrator.environment.history import History, Moment
 from orchestrator.environment.homes import Home, home_at
-from orchestrator.environment.merging.applying import checked_base
+from orchestrator.environment.merging.base_check import checked_base
 from orchestrator.environment.mounting import Mounting
 from orchestrator.environment.position import Position
 from orchestrator.environment.state_changes import state_record
@@ -168,7 +168,7 @@ class Beginning:
     def _first_state(self) -> State:
         assert self._home is not None
         environments = self._home.environments
-        folder = checked_base(Path(self._kind.base), environments.root.path)
+        folder = checked_base(self._kind.base, environments.root.path, environments.store)
         listing = list_base(folder)
         stored = environments.root.blobs.add(listing.to_bytes())
         base = Base(str(folder), listing.identity, stored)

@@ -57,13 +57,16 @@ class _Waiting:
 class Environments:
     """All open workspaces of one managed root, in one event loop.
 
+    Args:
+        store: the file of the store, which no base may hold; None: it is no file.
     Attributes:
         backend: of workspaces that ask for none; None: not known yet.
     """
 
     backend: Backend | None = None
 
-    def __init__(self, root: Path, *, durable: bool = False) -> None:
+    def __init__(self, root: Path, *, store: Path | None = None, durable: bool = False) -> None:
+        self.store = store
         self.root = ManagedRoot(root)
         self.states = States(self.root, durable=durable)
         self._bases: dict[str, BaseFolder] = {}

@@ -16,21 +16,16 @@ from orchestrator.environment.completed import Completed
 from orchestrator.environment.errors import NotRevertible, WorkspaceBusy
 from orchestrator.environment.history import History
 from orchestrator.environment.live_workspace import OUTPUT_BYTES
-from orchestrator.environment.merging.applying import Applied
 from orchestrator.environment.merging.change_set import TEXT_LIMIT, ChangeSet
 from orchestrator.environment.merging.resolving import OnConflict
 from orchestrator.environment.mounting import Mounting
 from orchestrator.environment.position import Position
-from orchestrator.environment.state_merging import (
-    MergeResult,
-    applied,
-    change_set,
-    merged_state,
-)
+from orchestrator.environment.state_applying import Applied, apply_state
+from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
 from orchestrator.environment.states import Service
 from orchestrator.environment.trees.output import OnOutput
 from orchestrator.execution.context import current_context_or_none
-from orchestrator.execution.step_execution import StepSpec
+from orchestrator.execution.step_execution import Reconcile, StepSpec
 from store.records import Effects, StepKind
 from store.state_records import EdgeKind
 
@@ -377,18 +372,20 @@ class Workspace:
     async def apply(self, *, git: bool = False) -> Applied:
         """Write the changes to the base: an effect on the outside world.
 
-        What it replaces is stored before, so that it can be undone.
+        What it replaces is stored as a state, the `former` of the result: to apply that is to undo.
 
         Args:
             git: also changes below .git.
         Raises:
+            BaseRefused: the folder cannot be written.
             BaseChanged: the base's user has changed the same files meanwhile; nothing is written.
             ApplyFailed: the disk is full, for example; what was written is taken back.
         """
 
         async def work(here: Workspace) -> Applied:
-            state = here.position.mounting.home.states.get(here.state)
-            return await asyncio.to_thread(applied, here.position.mounting.home, state, git=git)
+            home = here.position.mounting.home
+            state = home.states.get(here.state)
+            return await asyncio.to_thread(apply_state, home, state, git=git)
 
         return await self._do(
             "apply",
@@ -398,6 +395,7 @@ class Workspace:
             annotation=Applied,
             may_repeat=False,
             effects=Effects.EXTERNAL,
+            reconcile=_nothing_known,
         )
 
     async def discard(self) -> None:
@@ -433,6 +431,7 @@ class Workspace:
         is_call: bool = False,
         may_repeat: bool = True,
         effects: Effects = Effects.ENV,
+        reconcile: Reconcile | None = None,
         beside: Sequence[str] = (),
         checkpoint: str | None = None,
     ) -> R:
@@ -448,6 +447,7 @@ class Workspace:
                 StepKind.TOOL if is_call else StepKind.STEP,
                 ValueCodec(f"{name} of a workspace", annotation),
                 effects,
+                reconcile=reconcile,
                 arguments=digest_of(position.name, *arguments),
             ),
             kind=kind,
@@ -495,4 +495,9 @@ class Workspace:
 
 
 async def _nothing(_: Workspace) -> None:
+    return None
+
+
+async def _nothing_known() -> None:
+    """An apply that was interrupted is done again: it completes what it had begun to write."""
     return None
