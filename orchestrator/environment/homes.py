@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+
 from orchestrator.environment.environments import Environments
 from orchestrator.execution.context import EnvironmentsPlace
 from orchestrator.settings import read_settings
