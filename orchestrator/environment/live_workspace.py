@@ -269,8 +269,7 @@ class LiveWorkspace:
 
     async def _enter(self) -> None:
         """Give a new shell the state that was captured last."""
-        place, shell = self._tree.place, self.state.shell
-        script = self._from_base(shell) if shell else f"cd -- {quoted(place)}\n"
+        script = f"cd -- {quoted(self._tree.place)}\n" + self._from_base(self.state.shell)
         await self._shell.run(script, Output(0))
         self._is_shell_used = False
 
