@@ -132,7 +132,7 @@ class World:
         self.folder = folder
         self.base = folder / "base"
         self.base.mkdir()
-        make_base(self.base, sealed=os.geteuid() == 0)
+        make_base(self.base, sealed=True)
         self.server = OperatorServer()
         self.plain = self.server.operator()
         self.runner = asyncio.Runner()
@@ -329,7 +329,8 @@ class WorkspaceMachine(RuleBasedStateMachine):
             code = error.errno or -1
         self.trace.append(f"write {path!r:.200} {text!r} {mode} -> {errno.errorcode.get(code, code)}")
         self.world.count("ws.write", code)
-        arguments = {"path": path, "data": text, "mode": mode}
+        keeps_bits = self.backend == "copies" and os.geteuid() == 0
+        arguments = {"path": path, "data": text, "mode": mode, "keeps_bits": keeps_bits}
         expected = self.world.plain.do(seat.shadow, "write_as_host", **arguments)
         if code:  # what a failed action has done is taken back
             self.world.plain.do(seat.shadow, "restore", key=seat.workspace.state)
@@ -357,13 +358,15 @@ class WorkspaceMachine(RuleBasedStateMachine):
     async def _shell(self, seat: Seat, what: list[str], where: Place) -> None:
         folder = where.in_tree(seat.listing)
         for each in what:
+            if each == "cd .." and self.backend == "copies":  # it leads into the managed root
+                continue
             statement = each.replace("FOLDER", quoted(f"{self._place(seat)}/{folder}"))
             completed = await seat.workspace.shell(f"{statement}\n{PROBE}")
             self.trace.append(f"shell {statement!r:.300} -> {completed.exit_code}")
             if each.startswith("exit"):
                 assert completed.exit_code == 3
             else:
-                seat.shell = _probed(completed.stdout)
+                seat.shell = self._probed(seat, completed.stdout)
             self.world.count("shell", 0)
             await self._compare(seat)
             if each.startswith("exit"):
@@ -614,8 +617,8 @@ class WorkspaceMachine(RuleBasedStateMachine):
         """A new shell has the state that was captured; its folder, unless that is gone."""
         folder, rest = seat.shell
         found = await self._probe(seat)
-        is_there = folder == self._place(seat) or self._is_entered(seat, folder)
-        expected = (folder if is_there else self._place(seat), rest)
+        is_there = self._is_entered(seat, folder)
+        expected = (folder if is_there else str(self.world.base), rest)
         if found != expected:
             texts = [f"{each[0]}\n{each[1]}".splitlines() for each in (expected, found)]
             raise AssertionError(self._told("\n".join(difflib.unified_diff(*texts, n=0))))
@@ -623,15 +626,21 @@ class WorkspaceMachine(RuleBasedStateMachine):
     async def _probe(self, seat: Seat) -> tuple[str, str]:
         output = Output(1 << 20)
         await seat.live._shell.run(PROBE, output)
-        return _probed(output.streams["stdout"].decode(errors="backslashreplace"))
+        text = output.streams["stdout"].decode(errors="backslashreplace")
+        return self._probed(seat, text)
+
+    def _probed(self, seat: Seat, text: str) -> tuple[str, str]:
+        """What PROBE has written: the shell's folder, as if the workspace was at its base; the rest."""
+        rest, _, folder = text.replace(self._place(seat), str(self.world.base)).rpartition("\0")
+        return folder, rest
 
     def _is_entered(self, seat: Seat, folder: str) -> bool:
         """Whether a shell can change to a folder."""
-        if not folder.startswith(self._place(seat)):
+        base = str(self.world.base)
+        if not folder.startswith(base):
             return True
-        relative = folder[len(self._place(seat)) + 1 :]
-        name = _bytes_of(relative)
-        [result] = self.world.plain.operate(seat.shadow, [["enter", name]])
+        relative = _bytes_of(folder[len(base) + 1 :])
+        [result] = self.world.plain.operate(seat.shadow, [["enter", relative or "."]])
         return bool(result == 0)
 
     # ---- small things
@@ -643,8 +652,12 @@ class WorkspaceMachine(RuleBasedStateMachine):
 
     def run(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(60):
-                await work(*arguments)
+            try:
+                async with asyncio.timeout(60):
+                    await work(*arguments)
+            except Exception as error:
+                error.add_note(self._told(f"in {work.__name__}"))
+                raise
 
         self.world.counts[f"rule {work.__name__[1:]}"] += 1
         self.world.runner.run(limited())
@@ -699,11 +712,6 @@ class WorkspaceMachine(RuleBasedStateMachine):
 
     def _told(self, text: str) -> str:
         return "\n".join([text, "after:", *self.trace]).replace(LONG, "LONG")
-
-
-def _probed(text: str) -> tuple[str, str]:
-    rest, _, folder = text.rpartition("\0")
-    return folder, rest
 
 
 def _bytes_of(shown: str) -> str:

@@ -86,7 +86,7 @@ class Change(NamedTuple):
             "cp": f"cp -aT {one} {other}",
             "rm": f"rm -rf {one}",
             "mkdir": f"mkdir -p {other}/n/m",
-            "sed": f"sed -i s/x/y/ {one}",
+            "sed": f"test -f {one} && sed -i s/x/y/ {one}",
             "ln": f"ln -sfn target {other}",
             "tar": f"tar cf - -C {one} . | (mkdir -p {other} && tar xf - -C {other})",
         }[self.name]

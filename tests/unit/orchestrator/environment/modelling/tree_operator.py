@@ -96,10 +96,14 @@ class Operator:
         with self._rights(0):
             return [self._attempt(each) for each in operations]
 
-    def write_as_host(self, path: str, data: str, mode: int | None) -> int:
-        """Write a file as the host does for a workspace; an error's number."""
+    def write_as_host(self, path: str, data: str, mode: int | None, keeps_bits: bool) -> int:
+        """Write a file as the host does for a workspace; an error's number.
+
+        Args:
+            keeps_bits: whether setuid bits stay.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with self._rights(self._permitted & ~_CAP_FSETID):
+        with self._rights(self._permitted & ~(0 if keeps_bits else _CAP_FSETID)):
             try:
                 file = open_below(self._folder, path, flags, 0o666 if mode is None else mode)
             except OSError as error:
