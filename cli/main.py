@@ -13,6 +13,7 @@ from cli.commands import (
     answer,
     bench,
     cancel,
+    changes,
     checkpoints,
     doctor,
     gc,
@@ -45,6 +46,11 @@ _COMMAND_ORDER = (
     "logs",
     "watch",
     "checkpoints",
+    "diff",
+    "changeset",
+    "apply",
+    "discard",
+    "shell",
     "patterns",
     "bench",
     "gc",
@@ -88,6 +94,8 @@ app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.command(epilog=logs.EPILOG)(logs.logs)
 app.command(epilog=watch.EPILOG)(watch.watch)
 app.command(epilog=checkpoints.EPILOG)(checkpoints.checkpoints)
+app.command(epilog=changes.DIFF_EPILOG)(changes.diff)
+app.command(epilog=changes.CHANGESET_EPILOG)(changes.changeset)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)

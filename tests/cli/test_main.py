@@ -23,6 +23,8 @@ COMMANDS = [
     ["logs"],
     ["watch"],
     ["checkpoints"],
+    ["diff"],
+    ["changeset"],
     ["patterns"],
     ["patterns", "list"],
     ["patterns", "show"],
