@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from cli.commands import (
     answer,
+    apply,
     bench,
     cancel,
     changes,
@@ -96,6 +97,7 @@ app.command(epilog=watch.EPILOG)(watch.watch)
 app.command(epilog=checkpoints.EPILOG)(checkpoints.checkpoints)
 app.command(epilog=changes.DIFF_EPILOG)(changes.diff)
 app.command(epilog=changes.CHANGESET_EPILOG)(changes.changeset)
+app.command(epilog=apply.EPILOG)(apply.apply)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)

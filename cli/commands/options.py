@@ -88,6 +88,7 @@ WorkspaceName = Annotated[
         rich_help_panel=RECORDS,
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=RECORDS),

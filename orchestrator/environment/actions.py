@@ -48,6 +48,7 @@ class Action:
         beside: states of other workspaces that went into it: edges from them are recorded too.
         is_observed: whether it may change the workspace; else that is neither mounted nor read.
         checkpoint: the name of the checkpoint that it makes; None: it makes none.
+        keeps: of its result: the name and the id of another state, which becomes a checkpoint.
     """
 
     spec: StepSpec
@@ -58,6 +59,7 @@ class Action:
     beside: Sequence[str] = ()
     is_observed: bool = True
     checkpoint: str | None = None
+    keeps: Callable[[Any], tuple[str, str]] | None = None
 
 
 async def run_action(
@@ -100,7 +102,8 @@ async def run_action(
                 value = await work()
             outcome["result"], value = spec.codec.round_trip(value)
             after = await transaction.commit()
-            outcome["environment"] = _change(step, position, action, before, after)
+            kept = None if action.keeps is None else action.keeps(value)
+            outcome["environment"] = _change(step, position, action, before, after, kept)
         return value
 
 
@@ -180,9 +183,19 @@ def _recorded(step: NewStep) -> AbstractAsyncContextManager[dict[str, Any]]:
 
 
 def _change(
-    step: NewStep, position: Position, action: Action, before: str, after: str
+    step: NewStep,
+    position: Position,
+    action: Action,
+    before: str,
+    after: str,
+    kept: tuple[str, str] | None,
 ) -> StateChange:
-    """What is recorded of an action beside its outcome."""
+    """What is recorded of an action beside its outcome.
+
+    Args:
+        kept: the name and the id of a state that becomes a checkpoint, although the workspace is
+            not in it.
+    """
     run, record, home = step.context.run, step.record, position.mounting.home
     changed = changed_between(home, before, after)
     note = None
@@ -212,14 +225,16 @@ def _change(
         for number, state in enumerate(action.beside, start=1)
     ]
     checkpoint = None
-    if action.checkpoint is not None:
+    marked = kept if action.checkpoint is None else (action.checkpoint, after)
+    if marked is not None:
         at_s = run.since_start_s()
         checkpoint = CheckpointRecord(
-            run.id, record.path, action.checkpoint, position.name, after, at_s
+            run.id, record.path, marked[0], position.name, marked[1], at_s
         )
+    new = {after, after if kept is None else kept[1]} - {before}
     return StateChange(
         state_after=after,
-        states=[] if after == before else [state_record(home.states, after, run.clock.wall())],
+        states=[state_record(home.states, each, run.clock.wall()) for each in sorted(new)],
         edges=[edge, *beside],
         checkpoint=checkpoint,
     )

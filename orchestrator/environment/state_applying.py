@@ -13,6 +13,9 @@ from orchestrator.environment.merging.apply_plan import ApplyPlan
 from orchestrator.environment.merging.applying import Applier
 from orchestrator.environment.states import Base, State
 
+BEFORE_APPLY = "before apply"
+"""The name of the checkpoint of what an apply has replaced."""
+
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -48,7 +51,12 @@ def plan_of(home: Environments, state: State, *, git: bool = False) -> ApplyPlan
 
 def apply_state(home: Environments, state: State, *, git: bool = False) -> Applied:
     """Write a state's changes to its base, all or nothing; raises as `Applier.apply`."""
-    plan = _applier(home).apply(plan_of(home, state, git=git)).plan
+    return apply_plan(home, plan_of(home, state, git=git))
+
+
+def apply_plan(home: Environments, planned: ApplyPlan) -> Applied:
+    """Do what a plan says, all or nothing; raises as `Applier.apply`."""
+    plan = _applier(home).apply(planned).plan
     return Applied(
         base=plan.base,
         added=plan.paths("add"),

@@ -20,7 +20,7 @@ from orchestrator.environment.merging.change_set import TEXT_LIMIT, ChangeSet
 from orchestrator.environment.merging.resolving import OnConflict
 from orchestrator.environment.mounting import Mounting
 from orchestrator.environment.position import Position
-from orchestrator.environment.state_applying import Applied, apply_state
+from orchestrator.environment.state_applying import BEFORE_APPLY, Applied, apply_state
 from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
 from orchestrator.environment.states import Service
 from orchestrator.environment.trees.output import OnOutput
@@ -372,7 +372,8 @@ class Workspace:
     async def apply(self, *, git: bool = False) -> Applied:
         """Write the changes to the base: an effect on the outside world.
 
-        What it replaces is stored as a state, the `former` of the result: to apply that is to undo.
+        What it replaces is stored as a state, the `former` of the result and the run's checkpoint
+        "before apply": to apply that is to undo.
 
         Args:
             git: also changes below .git.
@@ -396,6 +397,7 @@ class Workspace:
             may_repeat=False,
             effects=Effects.EXTERNAL,
             reconcile=_nothing_known,
+            keeps=lambda applied: (BEFORE_APPLY, applied.former),
         )
 
     async def discard(self) -> None:
@@ -434,6 +436,7 @@ class Workspace:
         reconcile: Reconcile | None = None,
         beside: Sequence[str] = (),
         checkpoint: str | None = None,
+        keeps: Callable[[Any], tuple[str, str]] | None = None,
     ) -> R:
         """One operation: a part of the action around it, or an action of its own."""
         position = self.position
@@ -454,6 +457,7 @@ class Workspace:
             repeat=work if may_repeat else None,
             beside=beside,
             checkpoint=checkpoint,
+            keeps=keeps,
         )
         return await run_action(current_context_or_none(), position, action, lambda: work(self))
 

@@ -25,6 +25,7 @@ COMMANDS = [
     ["checkpoints"],
     ["diff"],
     ["changeset"],
+    ["apply"],
     ["patterns"],
     ["patterns", "list"],
     ["patterns", "show"],

@@ -21,6 +21,7 @@ READING = [
     ["diff", "3f2a"],
     ["diff", "3f2a@start", "abcdef12", "--stat"],
     ["changeset", "3f2a", "--json"],
+    ["apply", "3f2a", "--yes"],
     ["watch"],
     ["watch", "--once"],
     ["watch", "3f2a"],

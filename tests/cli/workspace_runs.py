@@ -32,6 +32,15 @@ async def edit(folder: str) -> str:
 
 
 @flow
+async def edit_and_apply(folder: str) -> str:
+    """Writes its changes to the folder itself."""
+    async with workspace(folder) as ws:
+        await ws.run("rm old; echo 2 > a.txt")
+        await ws.apply()
+    return "done"
+
+
+@flow
 async def nothing() -> str:
     """Has no workspace."""
     return "done"
