@@ -87,9 +87,7 @@ class FolderReader:
             num_links=status.st_nlink,
             device=status.st_rdev,
             target=os.readlink(found.path) if stat.S_ISLNK(mode) else "",
-            is_opaque=stat.S_ISDIR(mode)
-            and self._opens_up
-            and self._read(path, self._is_opaque),
+            is_opaque=stat.S_ISDIR(mode) and self._opens_up and self._read(path, self._is_opaque),
         )
 
     def _is_opaque(self, path: str) -> bool:

@@ -144,7 +144,7 @@ def open_beneath(folder: int, path: str, flags: int, mode: int) -> int:
 
     how = How(flags, mode if flags & os.O_CREAT else 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
     reference, size = ctypes.byref(how), ctypes.sizeof(how)
-    return _syscall(f"open {path}", _SYS_OPENAT2, folder, os.fsencode(path), reference, size)
+    return syscall(f"open {path}", _SYS_OPENAT2, folder, os.fsencode(path), reference, size)
 
 
 def die_with_parent(signal_number: int) -> None:

@@ -109,9 +109,7 @@ def read_text(path: str) -> str:
         os.close(descriptor)
 
 
-def _look(
-    process: int, branch: int, by_parent: Mapping[int, list[int]] | None
-) -> Process | None:
+def _look(process: int, branch: int, by_parent: Mapping[int, list[int]] | None) -> Process | None:
     """None if it has ended, and was waited for."""
     fields = _fields(f"/proc/{process}/stat")
     if not fields:

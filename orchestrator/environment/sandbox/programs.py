@@ -35,9 +35,7 @@ class Bounds(NamedTuple):
     own_processes: int | None
 
 
-def start_program(
-    command: Command, descriptors: Sequence[int], bounds: Bounds
-) -> tuple[int, int]:
+def start_program(command: Command, descriptors: Sequence[int], bounds: Bounds) -> tuple[int, int]:
     """Start a program.
 
     Returns:
@@ -109,9 +107,7 @@ def end_with_parent(parent: int) -> None:
     end()  # it may have ended before
 
 
-def _execute(
-    command: Command, descriptors: Sequence[int], bounds: Bounds, parent: int
-) -> None:
+def _execute(command: Command, descriptors: Sequence[int], bounds: Bounds, parent: int) -> None:
     os.setsid()
     saved = [os.dup(descriptor) for descriptor in descriptors]
     saved = [_moved_up(each, _FIRST_SAVED + index) for index, each in enumerate(saved)]

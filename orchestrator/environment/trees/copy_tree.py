@@ -121,9 +121,7 @@ class CopyTree:
             remove_folder(each) if each.is_dir() and not each.is_symlink() else each.unlink()
 
     def _show(self, files: Files, now: FolderScan) -> None:
-        writer = TreeWriter(
-            self.place, self._base, self._entries, self._blobs, self._stopping
-        )
+        writer = TreeWriter(self.place, self._base, self._entries, self._blobs, self._stopping)
         self._scan = writer.show(shown(self._entries, files.manifest), now)
         self._manifest_paths = files.manifest.keys()
 

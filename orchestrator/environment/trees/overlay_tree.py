@@ -62,7 +62,7 @@ class OverlayTree:
         layers = self._stack_of(files)
         upper, work = self._new_upper()
         root = self._live.root.path
-        private = [folder for folder in _PRIVATE if os.path.isdir(folder)]
+        private = _existing(_PRIVATE)
         hidden = [*self._confinement.hide, str(root)]
         plan: Plan = {
             "confinement": "namespaces",
@@ -73,7 +73,11 @@ class OverlayTree:
             "work": work,
             "network": self._confinement.network,
             "private": private,
-            "hide": [folder for folder in hidden if not _is_below(folder, private)],
+            "hide": [
+                folder
+                for folder in hidden
+                if _is_below(folder, [self.place]) or not _is_below(folder, private)
+            ],
         }
         self.sandbox = await zygote.fork(plan)
         self._mounted(files, upper)
@@ -155,3 +159,7 @@ def _places(layers: Sequence[str]) -> list[str]:
 def _is_below(place: str, folders: Sequence[str]) -> bool:
     """Whether a private folder covers a place already."""
     return any(Path(place).is_relative_to(folder) for folder in folders)
+
+
+def _existing(folders: Sequence[str]) -> list[str]:
+    return [folder for folder in folders if os.path.isdir(folder)]

@@ -1,4 +1,4 @@
-"""An overlay in a sandbox: forks see the past only, a rewind takes back, a scan reads what changed."""
+"""An overlay in a sandbox: forks see the past only, and a scan reads only what changed."""
 
 from __future__ import annotations
 
@@ -40,4 +40,6 @@ async def test_a_second_scan_reads_only_what_has_changed(place: Place) -> None:
         second = scan_folder(reader, keep=blobs.add_file, before=first)
         assert (first.num_hashed, second.num_hashed) == (50, 4)
         assert second.entries["f7"] != first.entries["f7"]
-        assert contents(second.entries) == contents(scanned(place.root.path / upper_of(tree)).entries)
+        assert contents(second.entries) == contents(
+            scanned(place.root.path / upper_of(tree)).entries
+        )
