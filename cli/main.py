@@ -13,6 +13,7 @@ from cli.commands import (
     answer,
     bench,
     cancel,
+    checkpoints,
     doctor,
     gc,
     logs,
@@ -43,6 +44,7 @@ _COMMAND_ORDER = (
     "show",
     "logs",
     "watch",
+    "checkpoints",
     "patterns",
     "bench",
     "gc",
@@ -85,6 +87,7 @@ app.command(epilog="Example: orchestrate ps --status failed --user alice --tag t
 app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.command(epilog=logs.EPILOG)(logs.logs)
 app.command(epilog=watch.EPILOG)(watch.watch)
+app.command(epilog=checkpoints.EPILOG)(checkpoints.checkpoints)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)

@@ -92,6 +92,8 @@ class Settings(EngineFields, BaseSettings):
 
     Attributes:
         store: a SQLAlchemy URL, such as sqlite:///file or postgresql://...
+        environments: the folder of the states of workspaces, which must not lie on an overlay file
+            system; None: beside the store.
         engines: further engines by name, for `llm(engine=)`. One engine may be embedded.
         payload_codec: module:name or file.py:name of a PayloadCodec for users' data in the store.
         durable: record arguments and results, so that an interrupted run can be resumed. If both
@@ -107,6 +109,7 @@ class Settings(EngineFields, BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
     store: str = Field(default_factory=default_store)
+    environments: str | None = None
     engines: dict[str, EngineSettings] = Field(default_factory=dict)
     payload_codec: str | None = None
     durable: bool = True

@@ -216,3 +216,16 @@ class PayloadMissing(StoreError):
 
     def __str__(self) -> str:
         return f"no payload {self.args[0]} in this store; store its bytes first"
+
+
+class StateNotFound(StoreError):
+    """The store has no state of a workspace with this id."""
+
+    def __init__(self, state_id: str) -> None:
+        super().__init__(state_id)
+
+    def __str__(self) -> str:
+        return (
+            f"no state {self.args[0]!r} in this store; it was never recorded, or was removed "
+            "because no run used it"
+        )

@@ -13,7 +13,9 @@ from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Run, Step
 from store.records import Effects, Status, StepKind, StepOutcome, StepRecord
-from store.statements import columns_of, insert_referring, record_of
+from store.state_uses import StateUses
+from store.statements import batches, columns_of, insert_referring, record_of
+from store.states import States
 
 _COLUMNS = select(*Step.__table__.columns)
 _IS_STEP = (Step.run_id == bindparam("of_run"), Step.path == bindparam("at_path"))
@@ -29,8 +31,10 @@ _FINISH = (
 class Journal:
     """The steps of one transaction."""
 
-    def __init__(self, connection: StoreConnection) -> None:
+    def __init__(self, connection: StoreConnection, states: States, uses: StateUses) -> None:
         self._connection = connection
+        self._states = states
+        self._uses = uses
 
     async def start(self, step: StepRecord) -> None:
         """Record the start of a step; of one that takes no time, the outcome as well.
@@ -39,7 +43,9 @@ class Journal:
             RunNotFound: its run is not recorded.
             AlreadyRecorded: the run has a step with this path already.
             PayloadMissing: its result is not stored.
+            StateNotFound: at the end of the transaction: it names a state that is not stored.
         """
+        assert step.state_after is None or step.status is not Status.RUNNING
         key = await insert_referring(
             self._connection,
             Step,
@@ -49,11 +55,18 @@ class Journal:
         )
         if key is None:
             raise AlreadyRecorded(step.run_id, f"step {step.path}")
+        self._uses.use(step.state_before, step.state_after)
 
-    async def start_again(self, step: StepRecord, *, unless: Status | None = None) -> bool:
+    async def start_again(
+        self, step: StepRecord, *, at: datetime, unless: Status | None = None
+    ) -> bool:
         """Record another attempt of a step; it replaces the outcome of the previous one.
 
+        What the previous attempt did to its workspace is forgotten too: it is done again, from the
+        state before.
+
         Args:
+            at: the time now.
             unless: do nothing if the step has this status by now.
         Returns:
             whether the attempt was recorded.
@@ -63,21 +76,31 @@ class Journal:
         conditions = [Step.run_id == step.run_id, Step.path == step.path]
         if unless is not None:
             conditions.append(Step.status != unless)
-        result = await self._connection.execute(
-            update(Step)
-            .where(*conditions)
-            .values(columns_of(step) | {"attempts": Step.attempts + 1})
+        previous = await self._connection.execute(
+            select(Step.state_before, Step.state_after).where(*conditions).with_for_update()
         )
-        if result.rowcount:
+        row = previous.one_or_none()
+        if row is not None:
+            await self._connection.execute(
+                update(Step)
+                .where(*conditions)
+                .values(columns_of(step) | {"attempts": Step.attempts + 1})
+            )
+            self._uses.release(*row, at=at)
+            await self._states.forget(step.run_id, [step.path], at=at)
+            self._uses.use(step.state_before, step.state_after)
             return True
         await self.get(step.run_id, step.path)
         return False
 
-    async def forget(self, run_id: str, paths: Collection[str]) -> None:
-        """Delete steps that a changed flow no longer executes.
+    async def forget(self, run_id: str, paths: Collection[str], *, at: datetime) -> None:
+        """Delete steps that a changed flow no longer executes, and what they did to workspaces.
 
         External effects with an unknown outcome are not deleted, because they may have happened:
         they get a new path, so that another step can have theirs.
+
+        Args:
+            at: the time now.
         """
         if paths:
             suffix = f"[gone:{uuid4().hex[:8]}]"
@@ -85,9 +108,16 @@ class Journal:
             effects = update(Step).where(*_IS_STEP, Step.effects == Effects.EXTERNAL, is_unknown)
             rename = effects.values(path=Step.path + suffix)
             await self._connection.execute(rename, _parameters(run_id, paths))
-            await self._connection.execute(
-                delete(Step).where(*_IS_STEP), _parameters(run_id, paths)
-            )
+            await self._states.move(run_id, suffix)
+            await self._states.forget(run_id, paths, at=at)
+            for batch in batches(sorted(paths)):
+                deleted = await self._connection.execute(
+                    delete(Step)
+                    .where(Step.run_id == run_id, Step.path.in_(batch))
+                    .returning(Step.state_before, Step.state_after)
+                )
+                for row in deleted:
+                    self._uses.release(*row, at=at)
 
     async def finish(self, run_id: str, path: str, outcome: StepOutcome) -> None:
         """Record the outcome of a step; a recorded outcome is final.
@@ -95,11 +125,13 @@ class Journal:
         Raises:
             NotStarted: the start of the step is not recorded.
             AlreadyRecorded: its outcome is recorded already.
+            StateNotFound: at the end of the transaction: its state is not stored.
         """
         assert outcome.status is not Status.RUNNING
         is_step = {"of_run": run_id, "at_path": path}
         result = await self._connection.execute(_FINISH, is_step | columns_of(outcome))
         if result.rowcount:
+            self._uses.use(outcome.state_after)
             return
         row = (await self._connection.execute(select(Step.path).where(*_IS_STEP), is_step)).first()
         if row is None:

@@ -1,88 +1,30 @@
-"""The tables. Their rows never leave this package: repositories return records.
-
-A status is stored as plain text without a CHECK constraint, because SQLite would have to copy the
-whole table to allow a new one. SQLAlchemy's Enum type refuses unknown values on write and on read.
-"""
+"""The tables. Their rows never leave this package: repositories return records."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from enum import StrEnum
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     CheckConstraint,
-    DateTime,
-    Dialect,
-    Enum,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
     MetaData,
-    Text,
-    TypeDecorator,
     false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from store.database.column_types import FreeText, UtcDateTime, enum_column
 from store.records import CallKind, Effects, Encoding, Status, StepKind
+from store.state_records import EdgeKind, Revertibility
 
 _HASH = "payloads.hash"
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime. SQLite stores no time zone, so every value is stored in UTC."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert to UTC. A naive time is a bug: two machines would read it differently."""
-        if value is None:
-            return None
-        assert value.tzinfo is not None, "wall times must be aware"
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        """Return the time in UTC: SQLite drops the zone, PostgreSQL uses the session's zone."""
-        if value is None:
-            return None
-        aware: datetime = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return aware.astimezone(UTC)
-
-
-class FreeText(TypeDecorator[str]):
-    """Text from outside this program: names, paths, error messages.
-
-    PostgreSQL refuses NUL, and UTF-8 cannot encode lone surrogates. Such characters are replaced,
-    because otherwise the whole record would be lost. They are replaced in the operands of
-    comparisons as well, so that a lookup with the original text finds the stored one.
-    """
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Replace the characters that a database cannot store."""
-        if value is None:
-            return None
-        return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
-def _enum_column(values: type[StrEnum]) -> Enum:
-    """A column type for the values of an enumeration, stored as text."""
-    return Enum(
-        values,
-        native_enum=False,
-        create_constraint=False,
-        length=16,
-        values_callable=lambda members: [member.value for member in members],
-    )
 
 
 class Base(DeclarativeBase):
@@ -100,11 +42,13 @@ class Base(DeclarativeBase):
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy declares it without ClassVar
         str: FreeText(),
         datetime: UtcDateTime(),
-        Status: _enum_column(Status),
-        CallKind: _enum_column(CallKind),
-        Encoding: _enum_column(Encoding),
-        StepKind: _enum_column(StepKind),
-        Effects: _enum_column(Effects),
+        Status: enum_column(Status),
+        CallKind: enum_column(CallKind),
+        Encoding: enum_column(Encoding),
+        StepKind: enum_column(StepKind),
+        Effects: enum_column(Effects),
+        EdgeKind: enum_column(EdgeKind),
+        Revertibility: enum_column(Revertibility),
     }
 
 
@@ -183,6 +127,9 @@ class Step(Base):
     outcome_number: Mapped[int | None]
     answer_schema: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     stops_clock: Mapped[bool] = mapped_column(server_default=false())
+    workspace: Mapped[str | None]
+    state_before: Mapped[str | None]
+    state_after: Mapped[str | None]
 
     __table_args__ = (
         Index(
@@ -292,3 +239,60 @@ class Stage(Base):
     num_candidates: Mapped[int]
     num_matches: Mapped[int]
     matches: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+
+
+class State(Base):
+    """See StateRecord.
+
+    Columns that name a state are no foreign keys: to delete a state would take a scan of all steps.
+    The counter `uses` stands for them (store/state_uses.py).
+    """
+
+    __tablename__ = "states"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    base: Mapped[str]
+    base_identity: Mapped[str]
+    files: Mapped[str]
+    manifest: Mapped[str]
+    shell: Mapped[str]
+    num_entries: Mapped[int]
+    num_bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime]
+    uses: Mapped[int]
+    unused_since: Mapped[datetime | None]
+
+
+class StateEdge(Base):
+    """See StateEdgeRecord."""
+
+    __tablename__ = "state_edges"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    path: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[EdgeKind]
+    before: Mapped[str]
+    after: Mapped[str]
+    attribute: Mapped[Revertibility]
+    seconds: Mapped[float]
+    changed: Mapped[list[str]] = mapped_column(JSON)
+    num_changed: Mapped[int]
+    num_added: Mapped[int]
+    num_removed: Mapped[int]
+    num_bytes: Mapped[int] = mapped_column(BigInteger)
+    reads: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    note: Mapped[str | None]
+
+
+class Checkpoint(Base):
+    """See CheckpointRecord."""
+
+    __tablename__ = "checkpoints"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    path: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    workspace: Mapped[str]
+    state: Mapped[str]
+    at_s: Mapped[float]

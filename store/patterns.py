@@ -15,9 +15,10 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, RowMapping, bindparam, delete, func, literal, select, update
 
+from store.database.column_types import FreeText
 from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded
-from store.models import FreeText, Pattern
+from store.models import Pattern
 from store.records import PatternRecord
 from store.statements import columns_of, insert_new, record_of, require
 

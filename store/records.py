@@ -147,6 +147,9 @@ class StepRecord(Failure):
     outcome_number: int | None = None  # the place of its outcome in the order in which they came
     answer_schema: Mapping[str, Any] | None = None  # of a question: a JSON schema of its answers
     stops_clock: bool = False  # of a question: the run's clock stops until the flow has an answer
+    workspace: str | None = None  # the workspace that it changes, if any
+    state_before: str | None = None  # the state in which it found the workspace
+    state_after: str | None = None  # the state in which it left it
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,7 @@ class StepOutcome(Failure):
     result: bytes | None = None
     result_payload: str | None = None
     outcome_number: int | None = None
+    state_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Each transaction marks in temporary tables what to remove, then removes it. Removing much takes
 several transactions, because other processes wait for the end of each. Patterns are kept when
-their runs are removed: later runs still use them.
+their runs are removed: later runs still use them. So are states of workspaces, which come out of
+use: whoever removes their files removes them (`States.unused`).
 
 A SQLite transaction that writes is the only one from its start (BEGIN IMMEDIATE), so that no other
 process can begin to use a payload that was found unused. On PostgreSQL `_lock_tables` ensures that.
@@ -39,12 +40,13 @@ from sqlalchemy.schema import CreateTable, DropTable
 
 from store.database.connection import StoreConnection
 from store.database.urls import WAIT_S
-from store.models import Call, Edge, Pattern, Payload, Run, Stage, Step
+from store.models import Call, Checkpoint, Edge, Pattern, Payload, Run, Stage, StateEdge, Step
 from store.payload_references import IS_UNUSED, REFERENCES, Usage
 from store.payloads import MAX_UNSPLIT_BYTES
 from store.records import Status
+from store.state_uses import StateUses
 
-PARTS = (Edge, Call, Step, Stage)
+PARTS = (Edge, Call, Step, Stage, StateEdge, Checkpoint)
 """Tables with rows that are removed with their run. A table precedes those to which it refers."""
 
 _EXPIRED = Table(
@@ -106,8 +108,9 @@ class Removal:
 class Retention:
     """Removes expired runs and unused payloads within one transaction."""
 
-    def __init__(self, connection: StoreConnection) -> None:
+    def __init__(self, connection: StoreConnection, uses: StateUses) -> None:
         self._connection = connection
+        self._uses = uses
 
     async def remove(
         self,
@@ -123,7 +126,7 @@ class Retention:
         Runs that are recorded as running are kept, however old they are; so are leased runs.
 
         Args:
-            now: leases until this moment have expired.
+            now: leases until this moment have expired; states come out of use at it.
             dry_run: change nothing, only count.
             hold_s: stop after so many seconds of removing payloads; see `is_complete`.
             progress: called with a message when the next part of the work begins.
@@ -141,7 +144,7 @@ class Retention:
         expired = await self._count_expired()
         if not dry_run:
             progress("removing runs")
-            await self._remove_runs()
+            await self._remove_runs(now)
         removal = await self._remove_payloads(
             expired, is_removable, hold_s=None if dry_run else hold_s, progress=progress
         )
@@ -207,8 +210,9 @@ class Retention:
     async def _count(self, query: Select[Any]) -> int:
         return int(await self._connection.scalar(query) or 0)
 
-    async def _remove_runs(self) -> None:
-        """Remove the marked runs with their steps, calls and stages; detach their patterns."""
+    async def _remove_runs(self, now: datetime) -> None:
+        """Remove the marked runs with all their parts; release their states and patterns."""
+        await self._uses.release_all_of(_EXPIRED_IDS, at=now)
         for part in PARTS:
             await self._connection.execute(delete(part).where(part.run_id.in_(_EXPIRED_IDS)))
         is_detached = Pattern.run_id.in_(_EXPIRED_IDS)

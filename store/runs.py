@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, bindparam, func, select, update
 
+from store.database.column_types import FreeText
 from store.database.connection import InlineConnection, StoreConnection
 from store.errors import (
     AlreadyRecorded,
@@ -17,7 +18,7 @@ from store.errors import (
     RunExists,
     RunNotFound,
 )
-from store.models import FreeText, Run
+from store.models import Run
 from store.records import RunOutcome, RunRecord, Status
 from store.statements import columns_of, insert_new, record_of, require
 

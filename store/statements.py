@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     RecordT = TypeVar("RecordT", bound=DataclassInstance)
 else:
     RecordT = TypeVar("RecordT")
+
+T = TypeVar("T")
+
+_BATCH = 500  # values in one query
+
+
+def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The values in parts that fit in one query."""
+    for start in range(0, len(values), _BATCH):
+        yield values[start : start + _BATCH]
 
 
 def columns_of(record: DataclassInstance) -> dict[str, Any]:

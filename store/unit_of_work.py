@@ -17,6 +17,8 @@ from store.payloads import Payloads
 from store.retention import Retention
 from store.runs import Runs
 from store.stages import Stages
+from store.state_uses import StateUses
+from store.states import States
 
 _SYNC = text(
     "SELECT set_config('synchronous_commit', 'on', true)"
@@ -28,17 +30,38 @@ _SYNC = text(
 class Transaction:
     """The repositories of one transaction; do not use them after it has ended."""
 
-    __slots__ = ("calls", "fits", "journal", "patterns", "payloads", "retention", "runs", "stages")
+    __slots__ = (
+        "_uses",
+        "calls",
+        "fits",
+        "journal",
+        "patterns",
+        "payloads",
+        "retention",
+        "runs",
+        "stages",
+        "states",
+    )
 
     def __init__(self, connection: StoreConnection) -> None:
+        self._uses = StateUses(connection)
         self.runs = Runs(connection)
-        self.journal = Journal(connection)
+        self.states = States(connection, self._uses)
+        self.journal = Journal(connection, self.states, self._uses)
         self.calls = Calls(connection)
         self.payloads = Payloads(connection)
         self.patterns = Patterns(connection)
         self.fits = Fits(connection)
         self.stages = Stages(connection)
-        self.retention = Retention(connection)
+        self.retention = Retention(connection, self._uses)
+
+    async def settle(self) -> None:
+        """Write what is collected until the end: new states, and how many rows name each.
+
+        Raises:
+            StateNotFound: a row names a state that is not stored.
+        """
+        await self._uses.settle()
 
 
 @asynccontextmanager
@@ -53,9 +76,13 @@ async def unit_of_work(engine: StoreEngine, *, synced: bool = False) -> AsyncIte
     with named_database_errors(engine.url):
         if isinstance(engine, InlineEngine):
             async with engine.begin(synced=synced) as connection:
-                yield Transaction(connection)
+                transaction = Transaction(connection)
+                yield transaction
+                await transaction.settle()
             return
         async with engine.begin() as connection:
             if synced:
                 await connection.execute(_SYNC)
-            yield Transaction(connection)
+            transaction = Transaction(connection)
+            yield transaction
+            await transaction.settle()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import copy
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from orchestrator.cancellation import run_to_completion
@@ -48,15 +49,18 @@ class JournalWriter:
     After the store has failed, nothing more begins in the run, even if the flow caught the error:
     that error is not recorded, so a resumed run could not take the same way again.
 
+    Args:
+        wall: tells the time now.
     Attributes:
         lease: the right to write; set once the run's start is recorded. After another process
             has resumed the run, nothing more is written: RunChanged.
         is_interrupted: nothing more is written, as if the process had died: RunInterrupted.
     """
 
-    def __init__(self, store: Store, run_id: str) -> None:
+    def __init__(self, store: Store, run_id: str, *, wall: Callable[[], datetime]) -> None:
         self._store = store
         self._run_id = run_id
+        self._wall = wall
         self._deferred: list[StepRecord] = []
         self._forgotten: list[str] = []
         self._failure: StoreError | None = None
@@ -137,7 +141,7 @@ class JournalWriter:
                     await tx.runs.require_attempt(self._run_id, self.lease.attempts)
                 forgotten, self._forgotten = self._forgotten, []
                 if forgotten:
-                    await tx.journal.forget(self._run_id, forgotten)
+                    await tx.journal.forget(self._run_id, forgotten, at=self._wall())
                 deferred = list(self._deferred)
                 for step in deferred:
                     with suppress(AlreadyRecorded):  # by a write that is open too, or that failed

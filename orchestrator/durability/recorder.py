@@ -31,6 +31,7 @@ from store.records import (
     StepOutcome,
     StepRecord,
 )
+from store.state_records import StateChange
 
 if TYPE_CHECKING:
     from store.session import Store
@@ -65,7 +66,7 @@ class RunRecorder:
         self._run_id = run_id
         self._started_s = started_s
         self.data = UserData(store, durable=durable, record_text=record_text)
-        self.writer = JournalWriter(store, run_id)
+        self.writer = JournalWriter(store, run_id, wall=clock.wall)
         self.order = OutcomeOrder(run_id)
 
     async def run_started(self, record: RunRecord, *, arguments: bytes | None) -> None:
@@ -161,7 +162,7 @@ class RunRecorder:
             reuse_key=None,  # a copy is not reused: a result's age counts from where it was made
             outcome_number=self.order.number(step.path),
         )
-        written = self.writer.write(lambda tx: _start(tx, ended, began_before=False))
+        written = self.writer.write(lambda tx: tx.journal.start(ended))
         await self._in_order(step.path, written)
 
     async def answer_received(self, question: StepRecord) -> StepRecord:
@@ -191,7 +192,7 @@ class RunRecorder:
         """
 
         async def write(tx: Transaction) -> None:
-            await _start(tx, step, began_before)
+            await self._start(tx, step, began_before)
 
         await self.writer.begin(
             write, cancelled=partial(self.step_ended, step), synced=_is_external(step)
@@ -215,7 +216,7 @@ class RunRecorder:
             unless = None if refused else Status.COMPLETED
             if not began_before:
                 await tx.journal.start(step)
-            elif not await tx.journal.start_again(step, unless=unless):
+            elif not await tx.journal.start_again(step, at=self._clock.wall(), unless=unless):
                 answered = await tx.journal.get(self._run_id, step.path)
 
         async def cancelled(error: asyncio.CancelledError) -> None:
@@ -226,17 +227,24 @@ class RunRecorder:
         return answered
 
     async def step_ended(
-        self, step: StepRecord, error: BaseException | None, *, result: bytes | None = None
+        self,
+        step: StepRecord,
+        error: BaseException | None,
+        *,
+        result: bytes | None = None,
+        environment: StateChange | None = None,
     ) -> None:
         """Record how a step ended, and its result (of an error, as `encode_error`).
 
         It returns once the outcome may reach the flow.
+
+        Args:
+            environment: what the step did to its workspace; recorded with the outcome, or neither.
         """
-        outcome = self._step_outcome(step, error)
+        outcome = self._step_outcome(step, error, environment)
 
         async def write(tx: Transaction) -> None:
-            ended = await self.data.with_result(tx, outcome, result)
-            await tx.journal.finish(self._run_id, step.path, ended)
+            await self._finish(tx, step, outcome, result, environment)
 
         await self._write_end(step, write)
 
@@ -267,7 +275,7 @@ class RunRecorder:
         """
 
         async def write(tx: Transaction) -> None:
-            await _start(tx, step, began_before)
+            await self._start(tx, step, began_before)
             payload = await self.data.put_text(tx, prompt_text)
             await tx.calls.start(replace(record, prompt_payload=payload), parents=parents)
             if stage is not None:
@@ -291,6 +299,7 @@ class RunRecorder:
         ttft_s: float | None = None,
         finish_reason: str | None = None,
         output_text: str = "",
+        environment: StateChange | None = None,
         ended_s: float | None = None,
         is_part: bool = False,
         recorded: Callable[[], None] = lambda: None,
@@ -298,12 +307,13 @@ class RunRecorder:
         """Record how a call ended, both as a call and as a step of the journal; as `step_ended`.
 
         Args:
+            environment: as in `step_ended`.
             ended_s: seconds from the run's start to its end; None: now.
             is_part: the flow has read a part of the answer, the result, and left: the step is
                 completed, although the call is cancelled.
             recorded: called once that is done: a call that begins before does not depend on it.
         """
-        step_outcome = self._step_outcome(step, None if is_part else error)
+        step_outcome = self._step_outcome(step, None if is_part else error, environment)
         outcome = CallOutcome(
             status=status_of(error),
             finished_s=self._since_start_s() if ended_s is None else ended_s,
@@ -317,12 +327,27 @@ class RunRecorder:
         )
 
         async def write(tx: Transaction) -> None:
-            ended = await self.data.with_result(tx, step_outcome, result)
-            await tx.journal.finish(self._run_id, step.path, ended)
+            await self._finish(tx, step, step_outcome, result, environment)
             payload = await self.data.put_text(tx, output_text)
             await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
         await self._write_end(step, write, recorded)
+
+    async def _finish(
+        self,
+        tx: Transaction,
+        step: StepRecord,
+        outcome: StepOutcome,
+        result: bytes | None,
+        environment: StateChange | None,
+    ) -> None:
+        """Record the outcome of a step, and what it did to its workspace."""
+        ended = await self.data.with_result(tx, outcome, result)
+        await tx.journal.finish(self._run_id, step.path, ended)
+        if environment is not None:
+            assert all(edge.path == step.path for edge in environment.edges)
+            assert environment.checkpoint is None or environment.checkpoint.path == step.path
+            await tx.states.record(environment)
 
     async def _write_end(
         self, step: StepRecord, write: Work, recorded: Callable[[], None] = lambda: None
@@ -355,7 +380,9 @@ class RunRecorder:
         finally:
             self.order.drop(path)
 
-    def _step_outcome(self, step: StepRecord, error: BaseException | None) -> StepOutcome:
+    def _step_outcome(
+        self, step: StepRecord, error: BaseException | None, environment: StateChange | None
+    ) -> StepOutcome:
         status = status_of(error)
         is_known = status is not Status.CANCELLED  # else a resumed run executes the step again
         return StepOutcome(
@@ -364,7 +391,14 @@ class RunRecorder:
             finished_s=self._since_start_s(),
             error_type=type_of(error),
             error_message=self.data.message_of(error),
+            state_after=None if environment is None else environment.state_after,
         )
+
+    async def _start(self, tx: Transaction, step: StepRecord, began_before: bool) -> None:
+        if began_before:
+            await tx.journal.start_again(step, at=self._clock.wall())
+        else:
+            await tx.journal.start(step)
 
     def _since_start_s(self) -> float:
         return self._clock.now_s() - self._started_s
@@ -373,7 +407,3 @@ class RunRecorder:
 def _is_external(step: StepRecord) -> bool:
     """Whether its records must survive a loss of power: else the effect could be repeated."""
     return step.effects is Effects.EXTERNAL
-
-
-async def _start(tx: Transaction, step: StepRecord, began_before: bool) -> None:
-    await (tx.journal.start_again(step) if began_before else tx.journal.start(step))

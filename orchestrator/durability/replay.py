@@ -64,6 +64,11 @@ class RecordedSteps:
         for step in steps:
             self._by_place[parent_key(step.path)][step.place] = step
         self._replayed: set[str] = set()
+        self._actions: dict[str, list[StepRecord]] = defaultdict(list)
+        for step in sorted(steps, key=lambda step: step.outcome_number or 0):
+            if step.workspace is not None and step.outcome_number is not None:
+                for path in paths_to(step.path):
+                    self._actions[path].append(step)
         self._calls: dict[str, list[CallRecord]] = defaultdict(list)
         for call in calls:
             for path in paths_to(call.step_path):
@@ -114,6 +119,15 @@ class RecordedSteps:
     def calls_of(self, path: str) -> Sequence[CallRecord]:
         """The calls made within a step; of a call's own step, that call."""
         return self._calls.get(path, ())
+
+    @property
+    def workspaces(self) -> set[str]:
+        """The names of all workspaces."""
+        return {step.workspace for step in self._by_path.values() if step.workspace is not None}
+
+    def actions_of(self, path: str) -> Sequence[StepRecord]:
+        """The steps with a workspace within a step, and that step itself, by their outcomes."""
+        return self._actions.get(path, ())
 
     def require_new_effect(self, step_path: StepPath, name: str) -> None:
         """Make sure that a task's first step, a new external effect, did not happen before.

@@ -145,7 +145,10 @@ class States:
         return Files(state.files_key, self.manifest(state))
 
     def verify(self, state: State) -> None:
-        """Raise StateLost if anything of a state is missing or has other bytes."""
+        """Raise StateLost if anything of a state is missing or has other bytes.
+
+        A damaged content is removed, so that it is stored anew if the state is computed again.
+        """
         try:
             manifest = from_json(self._root.blobs.read(state.manifest))
             if files_digest(manifest) != state.files or _identity(state) != state.id:
@@ -154,7 +157,11 @@ class States:
                 self._root.blobs.verify(digest)
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
-        except (BlobDamaged, ValueError, TypeError) as error:
+        except BlobDamaged as error:
+            self._root.blobs.remove(error.args[0])
+            self.forget(state.id)
+            raise StateLost(state.id, str(error)) from error
+        except (ValueError, TypeError) as error:
             raise StateLost(state.id, str(error)) from error
 
     def forget(self, state_id: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.durability.identity import StepPath
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.execution.budgets import Budget
     from orchestrator.execution.engines import Engines
     from orchestrator.learning.knowledge import Knowledge
+    from store.records import StepRecord
 
 Owner = asyncio.Task[Any] | threading.Thread
 
@@ -93,6 +95,9 @@ class LiveRun:
         user: the run's user, for policies with `fairness`.
         log: its events so far, for display; None: not kept.
         text_listener: gives the listener for TextGenerated; None: nobody asks for text now.
+        environments: the folder of its workspaces' states; None: it has none.
+        workspaces: its open workspaces by name; each is called with the recorded actions that are
+            not done again, of which it takes over the states.
         streams: the calls that flow code reads piece by piece, until they have ended.
         left: those of them that it has left early; what it does next begins once they have ended.
     """
@@ -118,6 +123,8 @@ class LiveRun:
     user: str = ""
     log: RunLog | None = None
     text_listener: Callable[[], Listener | None] = lambda: None
+    environments: Path | None = None
+    workspaces: dict[str, Callable[[StepRecord], None]] = field(default_factory=dict)
     streams: set[asyncio.Task[Any]] = field(default_factory=set)
     left: set[asyncio.Task[Any]] = field(default_factory=set)
 

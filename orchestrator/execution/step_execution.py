@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -153,6 +154,9 @@ async def _replay(run: LiveRun, spec: StepSpec, step: StepRecord) -> Replayed:
     finally:
         order.drop(step.path)
     run.replayed_calls_ended(step.path)
+    for action in run.recorded_steps.actions_of(step.path):
+        if (replayed := run.workspaces.get(action.workspace or "")) is not None:
+            replayed(action)
     if step.status is Status.FAILED:
         if spec.before_error is not None:
             spec.before_error(step, result)
@@ -261,23 +265,35 @@ async def run_step(
             cached = await cached_result(run, record, spec.codec, spec.cache)
         if cached is not None:
             return cached[0]
-    await run.recorder.step_started(record, began_before=step.began_before)
-    error: BaseException | None = None
-    result: bytes | None = None
-    try:
-        run.emit(StepStarted(run.id, record.path, spec.name, run.since_start_s()))
+    async with recorded_step(step._replace(record=record)) as outcome:
         value = await work(step.context)
         if is_whole:
             run.recorded_steps.require_no_more(step.context.step_path)
-        result, value = spec.codec.round_trip(value)
+        outcome["result"], value = spec.codec.round_trip(value)
+    return value
+
+
+@asynccontextmanager
+async def recorded_step(step: NewStep) -> AsyncIterator[dict[str, Any]]:
+    """Record a step's start, and its end with what the block puts into the yielded dict.
+
+    The dict's items are keyword arguments of `RunRecorder.step_ended`.
+    """
+    run, record = step.context.run, step.record
+    await run.recorder.step_started(record, began_before=step.began_before)
+    outcome: dict[str, Any] = {}
+    error: BaseException | None = None
+    try:
+        run.emit(StepStarted(run.id, record.path, record.name, run.since_start_s()))
+        yield outcome
         run.recorded_steps.step_succeeded(step.context.step_path)
     except BaseException as caught:
         error = caught
-        result = encode_error(caught)
+        outcome["result"] = encode_error(caught)
         mark_step(caught, run.id, record.path)
         raise
     finally:
-        await run.recorder.step_ended(record, error, result=result)
+        await run.recorder.step_ended(record, error, **outcome)
         run.emit(
             StepFinished(
                 run.id,
@@ -287,7 +303,6 @@ async def run_step(
                 error_type=type_of(error),
             )
         )
-    return value
 
 
 async def _reconcile(

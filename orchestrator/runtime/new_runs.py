@@ -10,6 +10,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clock import RunClock
@@ -43,6 +44,7 @@ def new_live_run(
     durable: bool,
     record_text: bool,
     user: str,
+    environments: Path | None,
 ) -> LiveRun:
     """A live run.
 
@@ -77,6 +79,7 @@ def new_live_run(
         knowledge=knowledge,
         loop=asyncio.get_running_loop(),
         user=user if flow.user is None else flow.user,
+        environments=environments,
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, RunClock
@@ -58,6 +59,8 @@ class Runtime(RunControl):
         durable: record arguments and results, so that an interrupted run can be resumed.
         record_text: record prompts and answers as well.
         user: the user of runs, unless their flows name one.
+        environments: the folder of the states of workspaces; None: that of the store that the
+            settings name.
         on_event: called with every event of every run, for display. A listener that raises is
             logged and not called again; the runs continue.
     """
@@ -73,6 +76,7 @@ class Runtime(RunControl):
         durable: bool = True,
         record_text: bool = False,
         user: str = "",
+        environments: Path | None = None,
         on_event: Sequence[Listener] = (),
     ) -> None:
         super().__init__(store, clock)
@@ -95,6 +99,7 @@ class Runtime(RunControl):
             durable=durable,
             record_text=record_text,
             user=user,
+            environments=environments,
         )
         self._executed: set[ExecutedRun] = set()
         self._is_draining = False

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from orchestrator.durability.callables import underlying
 from orchestrator.durability.digests import CallDigest
 from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import result_codec
 from orchestrator.durations import Duration, seconds_of
+from orchestrator.environment.actions import Action, run_action
+from orchestrator.environment.workspace_tools import (
+    BoundCall,
+    compensation,
+    workspace_parameter,
+)
 from orchestrator.execution.calls import run_tool_call
 from orchestrator.execution.context import CallContext, current_context_or_none, using_context
 from orchestrator.execution.step_cache import CacheLookup, cache_key, require_cacheable
@@ -130,6 +138,8 @@ def tool(
     *,
     effects: Literal["pure", "env", "external"] = "external",
     reconcile: Callable[..., Awaitable[Any]] | None = None,
+    compensate: Callable[..., Awaitable[Any]] | None = None,
+    reads: Sequence[str] | None = None,
 ) -> StepDecorator: ...
 
 
@@ -139,40 +149,65 @@ def tool(
     *,
     effects: Literal["pure", "env", "external"] = "external",
     reconcile: Callable[..., Awaitable[Any]] | None = None,
+    compensate: Callable[..., Awaitable[Any]] | None = None,
+    reads: Sequence[str] | None = None,
 ) -> Any:
     """Make a function a tool: recorded as one call in the run's graph.
+
+    A parameter annotated with Workspace gets the current one, unless the call gives one.
 
     A plain function (not async) runs in a thread, so that it does not block other branches. Outside
     a run a tool is just the function.
 
     Args:
         effects: what calling it twice does: "pure": nothing more; "env": the same again to the
-            run's own files and shell; "external": a second effect on the outside world. If an
-            external effect was interrupted, the run can only be resumed with `reconcile`.
+            files and the shell of the workspace, which is brought back if the tool fails;
+            "external": a second effect on the outside world. If an external effect was interrupted,
+            the run can only be resumed with `reconcile`.
         reconcile: finds out whether an interrupted external effect took place. Called with the
             tool's arguments, it returns Happened(result) if so, or None if not.
+        compensate: takes back an external effect when a workspace is brought back to a state before
+            it; called with the tool's arguments.
+        reads: the paths of the workspace that it reads, for whoever looks at the state graph.
     """
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Coroutine[None, None, Any]]:
         name = name_of(body)
         codec = result_codec(body, f"tool {name}")
         spec = StepSpec(name, StepKind.TOOL, codec, Effects(effects))
-        digest = CallDigest(body)
+        digest, parameter = CallDigest(body), workspace_parameter(body)
+        if parameter is not None and not inspect.iscoroutinefunction(underlying(body)):
+            raise TypeError(f"{name} works in a workspace, so it must be async: `async def {name}`")
         function, reconciler = awaitable(body), reconcile and awaitable(reconcile)
+        compensator = compensate and awaitable(compensate)
 
         @functools.wraps(body)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            context = current_context_or_none()
+            call = BoundCall.bind(function, parameter, name, args, kwargs)
+            arguments = digest.of(call.args, call.kwargs)
+            call_spec = replace(spec, arguments=arguments)
+            if reconciler is not None:
+                bound = functools.partial(reconciler, *call.args, **call.kwargs)
+                call_spec = replace(call_spec, reconcile=bound)
+            workspace = call.workspace
+            works_in = parameter is not None or effects != "pure"
+            if workspace is not None and works_in and not workspace.position.is_acting:
+                action = Action(
+                    call_spec,
+                    repeat=None if effects == "external" else call.repeat,
+                    compensate=compensator and compensation(name, compensator, call, arguments),
+                    reads=reads,
+                    is_observed=parameter is not None or effects == "env",
+                )
+                return await run_action(context, workspace.position, action, call)
+            if context is None:
+                return await call()
+
             async def work(here: CallContext) -> Any:
                 with using_context(here):
-                    return await function(*args, **kwargs)
+                    return await call()
 
-            context = current_context_or_none()
-            if context is None:
-                return await function(*args, **kwargs)
-            call_spec = replace(spec, arguments=digest.of(args, kwargs))
-            if reconciler is not None:
-                bound = functools.partial(reconciler, *args, **kwargs)
-                call_spec = replace(call_spec, reconcile=bound)
             return await run_tool_call(context, call_spec, work)
 
         return mark_recorded(wrapper)

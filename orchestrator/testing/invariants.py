@@ -12,7 +12,7 @@ from orchestrator.events import CallStarted, Event, StepStarted
 from orchestrator.testing.unreliable_store import Operation
 from store.records import RunOutcome, Status, StepOutcome, StepRecord
 
-_RUN_RECORDS = ("journal.", "calls.", "stages.", "runs.finish", "patterns.add")
+_RUN_RECORDS = ("journal.", "calls.", "stages.", "states.record", "runs.finish", "patterns.add")
 _READS = (".get", ".of_run", ".reusable", ".edges_of_run", ".length_samples")
 
 
@@ -78,7 +78,7 @@ class Monitor:
             case Operation("journal.finish", [_, str() as path, StepOutcome() as outcome]):
                 if outcome.status is Status.COMPLETED:
                     self.completed[path] = outcome
-            case Operation("journal.forget", [_, paths]):
+            case Operation("journal.forget", [_, paths, *_]):
                 for path in paths:
                     self.completed.pop(path, None)
 

@@ -29,7 +29,7 @@ def _operation(operation: Operation) -> str:
             return f"begin {step.path} again"
         case Operation("journal.finish", [_, path, outcome]):
             return f"end {path}, {outcome.status}"
-        case Operation("journal.forget", [_, paths]):
+        case Operation("journal.forget", [_, paths, *_]):
             return f"forget {', '.join(paths)}"
         case Operation("calls.start", [call, *_]):
             return f"call {call.node}"

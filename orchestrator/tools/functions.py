@@ -14,6 +14,7 @@ from pydantic.json_schema import PydanticJsonSchemaWarning
 
 from orchestrator.durability.callables import applied
 from orchestrator.durability.values import hints_of
+from orchestrator.environment.workspace_tools import workspace_parameter
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.sdk.functions import awaitable, name_of, records_itself
 from orchestrator.sdk.steps import tool
@@ -131,7 +132,10 @@ def _model_of(
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} cannot be a tool: {error}") from error
     hints, fields = hints_of(function), {}
+    own = workspace_parameter(function)
     for index, parameter in enumerate(parameters):
+        if parameter.name == own:
+            continue  # it gets the current workspace
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue  # a model has nothing to give there
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:

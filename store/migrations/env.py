@@ -8,7 +8,8 @@ from alembic import context
 from alembic.autogenerate.api import AutogenContext
 from sqlalchemy import Connection, Enum, NullPool, create_engine
 
-from store.models import Base, FreeText, UtcDateTime
+from store.database.column_types import FreeText, UtcDateTime
+from store.models import Base
 
 
 def render_type(kind: str, item: Any, _autogen: AutogenContext) -> str | Literal[False]:

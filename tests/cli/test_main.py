@@ -22,6 +22,7 @@ COMMANDS = [
     ["show"],
     ["logs"],
     ["watch"],
+    ["checkpoints"],
     ["patterns"],
     ["patterns", "list"],
     ["patterns", "show"],

@@ -20,6 +20,14 @@ class BaseTree(Protocol):
         """Whether the base has this at a path, times aside."""
         ...
 
+    def entry(self, path: str) -> Entry | None:
+        """What the base has at a path, with the digest of a file; None as for `kind`."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """The content of a file of the base."""
+        ...
+
     def names(self, path: str) -> Iterable[str]:
         """The names in a folder of the base; none if it is no folder."""
         ...

@@ -86,7 +86,7 @@ class Tree(Protocol):
 
     @property
     def is_mounted_beside(self) -> bool:
-        """Whether what runs during `mount` keeps the former files; else it must end first."""
+        """Whether what runs during `mount` goes on with the former files, or must end before."""
         ...
 
     async def open(self, zygote: Zygote, files: Files) -> None:

@@ -28,6 +28,7 @@ EXAMPLES: list[StoreError] = [
     errors.AlreadyRecorded("run-1", "step plan"),
     errors.NotStarted("run-1", "call 3"),
     errors.PayloadMissing("abc123"),
+    errors.StateNotFound("def456"),
 ]
 
 

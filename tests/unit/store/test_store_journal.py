@@ -9,7 +9,7 @@ import pytest
 from store.errors import AlreadyRecorded, NotStarted, RunNotFound
 from store.records import Effects, Status, StepKind, StepOutcome, StepRecord
 from store.session import Store
-from tests.unit.store.store_samples import a_run, a_step
+from tests.unit.store.store_samples import NOON, a_run, a_step
 
 
 async def test_steps_are_read_in_the_order_of_their_starts(store: Store) -> None:
@@ -62,12 +62,12 @@ async def test_another_attempt_of_a_step_replaces_its_outcome(store: Store) -> N
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         with pytest.raises(NotStarted):
-            await tx.journal.start_again(again)
+            await tx.journal.start_again(again, at=NOON)
         await tx.journal.start(a_step())
         await tx.journal.finish(
             "run-1", "plan", StepOutcome(Status.FAILED, 1.0, error_type="Boom", error_message="why")
         )
-        assert await tx.journal.start_again(again, unless=Status.COMPLETED)
+        assert await tx.journal.start_again(again, at=NOON, unless=Status.COMPLETED)
         assert await tx.journal.get("run-1", "plan") == replace(again, attempts=2)
 
 
@@ -77,10 +77,10 @@ async def test_another_attempt_does_not_replace_a_result_recorded_meanwhile(stor
         await tx.journal.start(a_step())
         await tx.journal.finish("run-1", "plan", StepOutcome(Status.COMPLETED, 1.0, result=b"1"))
         ended = await tx.journal.get("run-1", "plan")
-        assert not await tx.journal.start_again(a_step(name="b"), unless=Status.COMPLETED)
+        assert not await tx.journal.start_again(a_step(name="b"), at=NOON, unless=Status.COMPLETED)
         assert await tx.journal.get("run-1", "plan") == ended
         with pytest.raises(NotStarted):
-            await tx.journal.start_again(a_step("another"), unless=Status.COMPLETED)
+            await tx.journal.start_again(a_step("another"), at=NOON, unless=Status.COMPLETED)
 
 
 async def test_a_step_without_a_recorded_start_cannot_finish(store: Store) -> None:
@@ -109,8 +109,8 @@ async def test_forgotten_steps_are_deleted_except_external_effects_with_an_unkno
         await tx.runs.add(a_run())
         for step in (*steps, a_step("plan"), a_step("kept")):
             await tx.journal.start(step)
-        await tx.journal.forget("run-1", [*map(str, Status), "plan"])
-        await tx.journal.forget("run-1", [])
+        await tx.journal.forget("run-1", [*map(str, Status), "plan"], at=NOON)
+        await tx.journal.forget("run-1", [], at=NOON)
         left = {step.path.partition("[")[0]: step for step in await tx.journal.of_run("run-1")}
         await tx.journal.start(effect("running", Status.RUNNING))  # its path is free again
     assert set(left) == {"running", "cancelled", "kept"}

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.durability.journal_writer import JournalWriter
+from orchestrator.testing import VirtualClock
 from store.errors import AlreadyRecorded
 from store.records import Status, StepKind, StepRecord
 from store.session import Store
@@ -63,7 +64,7 @@ async def nothing(_: object) -> None:
 
 async def two_open_writes() -> tuple[OpenTransactions, JournalWriter, list[asyncio.Task[None]]]:
     store = OpenTransactions()
-    writer = JournalWriter(cast("Store", store), "r")
+    writer = JournalWriter(cast("Store", store), "r", wall=VirtualClock().wall)
     writer.defer(VALUE)
     writes = [asyncio.create_task(writer.write(nothing)) for _ in range(2)]
     await store.until_open(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 from store.records import Status, StepKind, StepOutcome, StepRecord
 from store.session import Store
@@ -34,7 +35,8 @@ async def answer_ended_run(store: Store, path: str, value: object) -> None:
     async with store.transaction() as tx:
         ended = await tx.journal.get(ID, path)
         await tx.journal.start_again(
-            StepRecord(ID, path, ended.name, ended.started_s, ended.kind, ended.place)
+            StepRecord(ID, path, ended.name, ended.started_s, ended.kind, ended.place),
+            at=datetime.now(UTC),
         )
     await answer(store, path, value)
 

@@ -1,0 +1,191 @@
+"""How a workspace begins: `workspace` of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.durability.digests import digest_of
+from orchestrator.durability.values import ValueCodec
+from orchestrator.environment.environments import Backend, WorkspaceKind
+from orchestrator.environment.files.base_listing import list_base
+from orchestrator.environment.history import History, Moment
+from orchestrator.environment.homes import Home, home_at
+from orchestrator.environment.merging.applying import checked_base
+from orchestrator.environment.mounting import Mounting
+from orchestrator.environment.position import Position
+from orchestrator.environment.state_changes import state_record
+from orchestrator.environment.states import Base, Service, State
+from orchestrator.environment.trees.tree import Confinement, WorkspaceLimits
+from orchestrator.environment.workspace import Workspace
+from orchestrator.execution.context import CallContext, LiveRun, current_context_or_none
+from orchestrator.execution.step_execution import (
+    Replayed,
+    StepSpec,
+    begin_or_replay,
+    recorded_step,
+)
+from store.records import Effects, StepKind
+from store.state_records import StateChange
+
+Durability = Literal["process", "disk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The result of the step with which a workspace begins."""
+
+    name: str
+    state: str
+
+
+_BEGUN = ValueCodec("the beginning of a workspace", Begun)
+
+
+def workspace(
+    base: str | os.PathLike[str],
+    *,
+    own: Sequence[str] = (),
+    network: bool = False,
+    hide: Sequence[str | os.PathLike[str]] = (),
+    limits: WorkspaceLimits | None = None,
+    services: Mapping[str, str] | Sequence[Service] = (),
+    durability: Durability = "process",
+    name: str | None = None,
+    backend: Backend | None = None,
+) -> Workspace:
+    """A view of a folder in which all changes stay, with a shell: `async with workspace(...)`.
+
+    The folder itself is written by `ws.apply()` alone. Programs see the view at the folder's own
+    path; all else is read-only for them, but for a /tmp of their own. This confines mistakes, not
+    attackers.
+
+    Args:
+        base: the folder.
+        own: folders in it that are copied whole when the workspace begins, so that programs can
+            rename them: rename(2) of other folders of the base gives EXDEV, which `mv` handles and
+            os.rename does not.
+        network: whether programs have the machine's network.
+        hide: folders whose files programs cannot read.
+        limits: on programs and on the changes.
+        services: commands by name, or Services, which run from the beginning.
+        durability: "process": a checkpoint survives the end of this process; "disk": also a loss of
+            power.
+        name: of the workspace in its run; by default the folder's.
+        backend: "overlay", or "copies" of the folder, which are slower, at another path, and work
+            where the system refuses user namespaces; by default the better one that works.
+    Raises:
+        BaseRefused, when it begins: the folder is missing, is `/` or the home folder, or holds the
+            store.
+    """
+    folder = Path(base).expanduser().absolute()
+    confinement = Confinement(
+        network=network,
+        hide=tuple(str(Path(each).expanduser().absolute()) for each in hide),
+        limits=limits or WorkspaceLimits(),
+    )
+    if isinstance(services, Mapping):
+        services = [Service(name, command) for name, command in services.items()]
+    beginning = Beginning(
+        WorkspaceKind(str(folder), confinement, tuple(own), backend),
+        name or folder.name,
+        tuple(services),
+        durability == "disk",
+    )
+    return Workspace(beginning)
+
+
+class Beginning:
+    """What a workspace and its forks begin with, and the run that they belong to."""
+
+    def __init__(
+        self, kind: WorkspaceKind, name: str, services: tuple[Service, ...], durable: bool
+    ) -> None:
+        self._kind = kind
+        self._name = name
+        self._services = services
+        self._durable = durable
+        self._run: LiveRun | None = None
+        self._home: Home | None = None
+        self._names: set[str] = set()
+
+    async def begin(self, workspace: Workspace) -> None:
+        """Record a workspace's beginning, or take over the recorded one."""
+        context = current_context_or_none()
+        self._run = None if context is None else context.run
+        self._home = home_at(None if self._run is None else self._run.environments, self._durable)
+        try:
+            if context is None:
+                begun, is_new, path = await self._new(), True, "begin"
+            else:
+                begun, is_new, path = await self._recorded(context)
+        except BaseException:
+            await self._home.release()
+            raise
+        mounting = Mounting(self._home.environments, self._kind, is_trusted=is_new)
+        history = History([Moment(path, "workspace", begun.state)])
+        workspace.place(begun.name, mounting, history)
+
+    def register(self, position: Position) -> None:
+        """A workspace or a fork has its name: recorded actions of it are reported to it."""
+        self._names.add(position.name)
+        if self._run is not None:
+            self._run.workspaces[position.name] = position.history.replayed
+
+    def free_names(self, origin: str, count: int) -> list[str]:
+        """Names for forks of a workspace, unique in the run."""
+        taken, names, number = self._taken(), list[str](), 0
+        while len(names) < count:
+            number += 1
+            if f"{origin}.{number}" not in taken:
+                names.append(f"{origin}.{number}")
+        return names
+
+    async def end(self, position: Position) -> None:
+        """End all that runs in a workspace; idempotent."""
+        await position.mounting.close()
+        self._names.discard(position.name)
+        if not self._names and self._home is not None:
+            home, self._home = self._home, None
+            await home.release()
+
+    def _taken(self) -> set[str]:
+        run = self._run
+        return self._names if run is None else set(run.workspaces) | run.recorded_steps.workspaces
+
+    async def _new(self) -> Begun:
+        state = await asyncio.to_thread(self._first_state)
+        name, number, taken = self._name, 1, self._taken()
+        while name in taken:
+            number += 1
+            name = f"{self._name}-{number}"
+        return Begun(name, state.id)
+
+    def _first_state(self) -> State:
+        assert self._home is not None
+        environments = self._home.environments
+        folder = checked_base(Path(self._kind.base), environments.root.path)
+        listing = list_base(folder)
+        stored = environments.root.blobs.add(listing.to_bytes())
+        base = Base(str(folder), listing.identity, stored)
+        return environments.states.add(base, {}, "", self._services)
+
+    async def _recorded(self, context: CallContext) -> tuple[Begun, bool, str]:
+        arguments = digest_of(self._kind.base, self._name, *map(str, self._services))
+        spec = StepSpec("workspace", StepKind.STEP, _BEGUN, Effects.ENV, arguments=arguments)
+        step = await begin_or_replay(context, spec)
+        if isinstance(step, Replayed):
+            assert step.record is not None, "it is not reconciled"
+            return step.value, False, step.record.path
+        async with recorded_step(step) as outcome:
+            begun = await self._new()
+            assert self._home is not None
+            states = self._home.environments.states
+            state = state_record(states, begun.state, context.run.clock.wall())
+            outcome["result"] = _BEGUN.dump(begun)
+            outcome["environment"] = StateChange(state_after=begun.state, states=[state])
+        return begun, True, step.record.path

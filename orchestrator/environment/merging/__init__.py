@@ -1,0 +1,1 @@
+"""Differences between states: shown, merged, and applied onto the base."""
