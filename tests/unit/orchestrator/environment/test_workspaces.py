@@ -226,7 +226,7 @@ async def test_branches_that_share_a_workspace_are_refused(tmp_path: Path) -> No
 
 async def test_a_fork_is_refused_while_something_runs_in_the_background(tmp_path: Path) -> None:
     async with workspace(base_in(tmp_path)) as ws:
-        await ws.shell("sleep 100 & true")
+        await ws.shell("sleep 100 & sleep 0.2")
         with pytest.raises(ShellBusy, match=r"sleep 100"):
             await ws.fork()
         await ws.shell("kill %1; wait")
