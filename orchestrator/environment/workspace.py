@@ -396,6 +396,8 @@ class Workspace:
             may_repeat=False,
             effects=Effects.EXTERNAL,
             reconcile=_nothing_known,
+            checkpoint="before apply",
+            keeps=lambda applied: applied.former,
         )
 
     async def discard(self) -> None:
@@ -434,6 +436,7 @@ class Workspace:
         reconcile: Reconcile | None = None,
         beside: Sequence[str] = (),
         checkpoint: str | None = None,
+        keeps: Callable[[Any], str] | None = None,
     ) -> R:
         """One operation: a part of the action around it, or an action of its own."""
         position = self.position
@@ -454,6 +457,7 @@ class Workspace:
             repeat=work if may_repeat else None,
             beside=beside,
             checkpoint=checkpoint,
+            keeps=keeps,
         )
         return await run_action(current_context_or_none(), position, action, lambda: work(self))
 
