@@ -61,6 +61,11 @@ class Action:
     checkpoint: str | None = None
     keeps: Callable[[Any], str] | None = None
 
+    @property
+    def label(self) -> str | None:
+        """The name of the checkpoint, if that is the state that it leaves."""
+        return self.checkpoint if self.keeps is None else None
+
 
 async def run_action(
     context: CallContext | None,
@@ -136,7 +141,7 @@ class _Transaction:
                 action.spec.name,
                 state,
                 action.spec.effects,
-                label=action.checkpoint,
+                label=action.label,
                 repeat=action.repeat,
                 compensate=action.compensate,
             )
@@ -169,7 +174,7 @@ def _remember_replayed(position: Position, action: Action, step: Replayed) -> No
     elif step.record.workspace is not None:
         position.history.describe(
             step.record.path,
-            label=action.checkpoint,
+            label=action.label,
             repeat=action.repeat,
             compensate=action.compensate,
         )
