@@ -207,7 +207,7 @@ def _change(
         after,
         attribute=Revertibility.EXTERNAL if is_external else Revertibility.REVERTIBLE,
         seconds=run.since_start_s() - record.started_s,
-        changed=changed.paths,
+        changed=changed.paths if run.recorder.data.is_durable else (),
         num_changed=changed.num_changed,
         num_added=changed.num_added,
         num_removed=changed.num_removed,

@@ -504,4 +504,4 @@ async def _nothing(_: Workspace) -> None:
 
 async def _nothing_known() -> None:
     """An apply that was interrupted is done again: it completes what it had begun to write."""
-    return None
+    return
