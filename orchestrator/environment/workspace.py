@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextvars import ContextVar, Token
+from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from orchestrator.durability.digests import digest_of
@@ -41,6 +42,10 @@ _current: ContextVar[Workspace | None] = ContextVar("orchestrate_workspace", def
 
 class Origin(Protocol):
     """What a workspace and its forks began with."""
+
+    def anew(self, state: str | None = None, *, root: Path | None = None) -> Origin:
+        """For another workspace of the same kind."""
+        ...
 
     async def begin(self, workspace: Workspace) -> None:
         """Begin the first of them, and place it."""
@@ -416,6 +421,19 @@ class Workspace:
         if self._position is None:
             raise RuntimeError("a workspace begins with `async with workspace(...) as ws`")
         return self._position
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was entered, or is a fork."""
+        return self._position is not None
+
+    def anew(self, state: str | None = None, *, root: Path | None = None) -> Workspace:
+        """For the modules of this package: another one with the same options, which begins later.
+
+        Args:
+            state, root: as of Beginning.
+        """
+        return Workspace(self._origin.anew(state, root=root))
 
     def place(self, name: str, mounting: Mounting, history: History) -> None:
         """For the modules of this package: it has begun."""
