@@ -5,6 +5,53 @@ from orchestrator import flow, gather, llm, step
 
 import orchestrator.own_packages  # noqa: F401  # first: its error names a file that hides a package
 from orchestrator.display.timeline import Timeline
+from orchestrator.environment.beginning import (
+    workspace,
+)
+from orchestrator.environment.checkpoints import (
+    Checkpoint,
+)
+from orchestrator.environment.completed import (
+    Completed,
+)
+from orchestrator.environment.conflicts import (
+    Conflict,
+)
+from orchestrator.environment.errors import (
+    ApplyBusy,
+    ApplyFailed,
+    ApplyUnfinished,
+    BaseChanged,
+    BaseRefused,
+    CommandFailed,
+    InvalidResolution,
+    MergeConflict,
+    NotRevertible,
+    NoWorkspace,
+    OutsideWorkspace,
+    SandboxFailed,
+    ServiceFailed,
+    ShellBusy,
+    StateLost,
+    WorkspaceBusy,
+    WorkspaceFull,
+)
+from orchestrator.environment.merging.change_set import (
+    ChangeSet,
+)
+from orchestrator.environment.state_merging import (
+    MergeResult,
+)
+from orchestrator.environment.states import (
+    Service,
+)
+from orchestrator.environment.trees.tree import (
+    WorkspaceLimits,
+)
+from orchestrator.environment.workspace import (
+    Workspace,
+    current_workspace,
+)
 from orchestrator.errors import (
     AnswerRefused,
     ArgumentsDiffer,
@@ -74,10 +121,20 @@ __all__ = [
     "AgentResult",
     "Answer",
     "AnswerRefused",
+    "ApplyBusy",
+    "ApplyFailed",
+    "ApplyUnfinished",
     "ArgumentsDiffer",
+    "BaseChanged",
+    "BaseRefused",
     "Budget",
     "BudgetExceeded",
+    "ChangeSet",
+    "Checkpoint",
     "Choice",
+    "CommandFailed",
+    "Completed",
+    "Conflict",
     "DeadlineExceeded",
     "DeadlineInfeasible",
     "Flow",
@@ -85,17 +142,23 @@ __all__ = [
     "Happened",
     "Image",
     "InvalidDuration",
+    "InvalidResolution",
     "InvalidRunId",
     "InvalidSettings",
     "McpServerFailed",
     "McpTool",
+    "MergeConflict",
+    "MergeResult",
     "Message",
     "ModelInfo",
     "NoOpenQuestion",
+    "NoWorkspace",
+    "NotRevertible",
     "OrchestrateError",
     "OutcomeNotRecorded",
     "OutcomeUnknown",
     "OutsideRun",
+    "OutsideWorkspace",
     "PackageShadowed",
     "PayloadCodec",
     "Question",
@@ -113,8 +176,13 @@ __all__ = [
     "RunUsage",
     "Runtime",
     "RuntimeDraining",
+    "SandboxFailed",
+    "Service",
+    "ServiceFailed",
     "Settings",
+    "ShellBusy",
     "StageReport",
+    "StateLost",
     "StepFailed",
     "Timeline",
     "Token",
@@ -124,12 +192,17 @@ __all__ = [
     "ToolUse",
     "UnknownEngine",
     "UnknownModel",
+    "Workspace",
+    "WorkspaceBusy",
+    "WorkspaceFull",
+    "WorkspaceLimits",
     "WouldBlock",
     "WrongLoop",
     "agent",
     "best_so_far",
     "budget",
     "choose",
+    "current_workspace",
     "embed",
     "flow",
     "gather",
@@ -153,4 +226,5 @@ __all__ = [
     "tool",
     "uuid",
     "within",
+    "workspace",
 ]

@@ -66,22 +66,19 @@ def state_log(past: PastStates, status: str, *, ascii_only: bool = False) -> lis
     numbers = [counted(len(lines), "state"), counted(len(past.checkpoints), "checkpoint")]
     heading = Text(dot.join([*bases, ", ".join(numbers)]), style="dim")
     short = dict(zip(lines, short_ids(list(lines)), strict=True))
-    opened_by = {step.state_after: one_line(step.path) for step in past.steps[::-1]}
     drawn, has_branches = _branches(lines, ascii_only=ascii_only)
-    body = []
-    for each in drawn:
-        if each.node is None:
-            body.append(Text(each.text))
-            continue
-        line, parts = lines[each.node], []
-        if not line.arrivals and each.node in opened_by:
-            parts.append(Text(opened_by[each.node]))
-        if not has_branches and line.arrivals:
-            parts.append(Text(f"after {short[line.arrivals[0].before]}", style="dim"))
-        start = Text.assemble(f"{each.text} ", (short[each.node], "bold yellow"))
-        if line.names:
-            start.append(f" ({', '.join(line.names)})", style="bold green")
-        body.append(Text(dot).join([start, *parts, *_parts(line, short)]))
+    body = [
+        Text(each.text)
+        if each.node is None
+        else Text(dot).join(
+            [
+                Text(f"{each.text} ") + _name(lines[each.node], short[each.node]),
+                *_origin(past, each.node, lines[each.node], short, has_branches=has_branches),
+                *_parts(lines[each.node], short),
+            ]
+        )
+        for each in drawn
+    ]
     return [title, heading, Text(), *body, *_legend(lines, has_branches=has_branches)]
 
 
@@ -124,6 +121,28 @@ def _branches(
     return drawn, True
 
 
+def _name(line: _StateLine, short: str) -> Text:
+    """The id of a state, its checkpoints and the workspaces in it."""
+    name = Text(short, style="bold yellow")
+    return name.append(f" ({', '.join(line.names)})", "bold green") if line.names else name
+
+
+def _origin(
+    past: PastStates,
+    state: str,
+    line: _StateLine,
+    short: Mapping[str, str],
+    *,
+    has_branches: bool,
+) -> list[Text]:
+    """Where a state comes from, if neither the drawing nor an edge shows it."""
+    if line.arrivals:
+        before = short[line.arrivals[0].before]
+        return [] if has_branches else [Text(f"after {before}", style="dim")]
+    opening = [step for step in past.steps if step.state_after == state and not step.state_before]
+    return [Text(one_line(step.path)) for step in opening[:1]]
+
+
 def _parts(line: _StateLine, short: Mapping[str, str]) -> Iterator[Text]:
     """What led to a state, and what happened there."""
     by_step: dict[tuple[str, EdgeKind], StateEdgeRecord] = {}
@@ -146,6 +165,8 @@ def _parts(line: _StateLine, short: Mapping[str, str]) -> Iterator[Text]:
             yield Text(f"{mark}: {_step_of(edge)}", style="bold red")
     for edge in line.returns:
         yield Text(f"back to {short[edge.after]}: {_step_of(edge)}", style="cyan")
+        if mark := _MARKS.get(edge.attribute):
+            yield Text(mark, style="bold red")
     num_idle = sum(
         edge.kind is EdgeKind.ACTION and edge.attribute not in _MARKS for edge in line.loops
     )
@@ -167,7 +188,9 @@ def _legend(lines: Mapping[str, _StateLine], *, has_branches: bool) -> list[Text
         marks.append("+new ~changed -removed files")
     if any(name.startswith("@") for line in lines.values() for name in line.names):
         marks.append("@ where a workspace was last")
-    edges = [edge for line in lines.values() for edge in (*line.arrivals, *line.loops)]
+    edges = [
+        edge for line in lines.values() for edge in (*line.arrivals, *line.loops, *line.returns)
+    ]
     if any(edge.attribute in _MARKS for edge in edges):
         marks.append("! what a rewind does not undo")
     if not has_branches:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.values import ValueCodec
-from orchestrator.environment.environments import WorkspaceKind
+from orchestrator.environment.environments import Backend, WorkspaceKind
 from orchestrator.environment.errors import BaseRefused
 from orchestrator.environment.files.base_listing import list_base
 from orchestrator.environment.history import History, Moment
@@ -57,6 +57,7 @@ def workspace(
     services: Mapping[str, str] | Sequence[Service] = (),
     durability: Durability = "process",
     name: str | None = None,
+    backend: Backend | None = None,
 ) -> Workspace:
     """A view of a folder in which all changes stay, with a shell: `async with workspace(...)`.
 
@@ -76,6 +77,8 @@ def workspace(
         durability: "process": a checkpoint survives the end of this process; "disk": also a loss of
             power.
         name: of the workspace in its run; by default the folder's.
+        backend: "overlay", or "copies" of the folder, which are slower, at another path, and work
+            where the system refuses user namespaces; by default the better one that works.
     Raises:
         BaseRefused, when it begins: the folder is missing, is `/` or the home folder, or holds the
             store.
@@ -89,7 +92,7 @@ def workspace(
     if isinstance(services, Mapping):
         services = [Service(name, command) for name, command in services.items()]
     beginning = Beginning(
-        WorkspaceKind(str(folder), confinement, tuple(own)),
+        WorkspaceKind(str(folder), confinement, tuple(own), backend),
         name or folder.name,
         tuple(services),
         durability == "disk",

@@ -55,6 +55,18 @@ class ServiceFailed(OrchestrateError):
         return f"service {name} {reason}" + (f"; it wrote: {last}" if last else "")
 
 
+class CommandFailed(OrchestrateError):
+    """A command has ended with an exit code other than 0."""
+
+    def __init__(self, command: str, exit_code: int, stderr: str) -> None:
+        super().__init__(command, exit_code, stderr)
+
+    def __str__(self) -> str:
+        command, exit_code, stderr = self.args
+        last = stderr.strip()[-500:]
+        return f"{command!r} ended with exit code {exit_code}" + (f": {last}" if last else "")
+
+
 class OutsideWorkspace(OrchestrateError, ValueError):
     """A path leads out of the workspace."""
 
@@ -119,20 +131,6 @@ class NoWorkspace(OrchestrateError, RuntimeError):
             f"{self.args[0]} works in a workspace, and none is open here: call it within"
             " `async with workspace(...) as ws`, or give it one"
         )
-
-
-_MAX_LISTED = 10
-
-
-class BaseRefused(OrchestrateError, ValueError):
-    """A folder that cannot be the base of a workspace, or that no state is applied onto."""
-
-    def __init__(self, folder: str, reason: str) -> None:
-        super().__init__(folder, reason)
-
-    def __str__(self) -> str:
-        folder, reason = self.args
-        return f"{folder!r} cannot be the base of a workspace: {reason}"
 
 
 _MAX_LISTED = 10

@@ -50,7 +50,7 @@ class LiveWorkspace:
         self._states = states
         self._confinement = confinement
         self._own = own
-        self._variables = variables_passed_on()
+        self._variables = variables_for(tree.place)
         self._is_shell_used = False
         self._services = RunningServices(self._variables, confinement.limits.of_program())
         self._is_closed = False
@@ -319,13 +319,18 @@ def _write_all(descriptor: int, data: bytes) -> None:
         file.write(data)
 
 
-def variables_passed_on() -> dict[str, str]:
-    """The variables of this process that programs get: those that say how, never secrets."""
-    return {
+def variables_for(place: str) -> dict[str, str]:
+    """The variables of programs: some of this process, never secrets, and WORKSPACE.
+
+    Args:
+        place: the folder in which programs see the workspace.
+    """
+    passed_on = {
         name: value
         for name, value in os.environ.items()
         if name in _PASSED_ON or name.startswith("LC_")
     }
+    return passed_on | {"WORKSPACE": place}
 
 
 def _completed(

@@ -289,6 +289,18 @@ def test_a_line_is_as_wide_as_the_terminal_at_most(
     assert max(map(len, lines)) == 60
 
 
+def test_an_effect_that_leads_back_to_an_earlier_state_is_marked() -> None:
+    edges = [
+        an_edge("edit", "one", "two"),
+        an_edge("reset", "two", "one", attribute=Revertibility.EXTERNAL),
+    ]
+    lines = drawn(PastStates(a_run(RUN), [a_state("one"), a_state("two")], edges))
+    assert lines[4] == (
+        "● dc770fff · edit · 1.2 s · +3 ~1 -0 · back to d33fb48a: reset · ! external"
+    )
+    assert lines[-1].endswith("! what a rewind does not undo")
+
+
 def test_effects_without_a_change_of_files_are_marked_at_their_state() -> None:
     external = {"attribute": Revertibility.EXTERNAL}
     edges = [

@@ -80,29 +80,6 @@ class BaseFolder:
         with open(descriptor, "rb") as file:
             return file.read()
 
-    def entry(self, path: str) -> Entry | None:
-        """What the base has at a path; reads a file unless its digest is known.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        status = self._status(path)
-        kind = None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
-        if status is None or kind is None:
-            return None
-        size, content = 0, ""
-        if kind == "file":
-            size, content = status.st_size, self._digest(path, status)
-        elif kind == "link":
-            content = os.readlink(self._place(path))
-        return Entry(kind, stat.S_IMODE(status.st_mode), content, size, status.st_mtime_ns)
-
-    def read(self, path: str) -> bytes:
-        """The content of a file; raises OSError."""
-        descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW)
-        with open(descriptor, "rb") as file:
-            return file.read()
-
     def names(self, path: str) -> Iterable[str]:
         """The names in a folder of the base; none if it is no folder."""
         return os.listdir(self._place(path)) if self.kind(path) == "folder" else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
 import os
@@ -65,7 +66,7 @@ class Zygote:
         return await Sandbox.connected(ours, self, plan)
 
     def close(self) -> None:
-        """End it, and with it all sandboxes."""
+        """End it, and with it all sandboxes; idempotent."""
         self._orders.close()
         self._process.wait()
 
@@ -79,6 +80,7 @@ def shared_zygote() -> Zygote:
     if process not in _zygotes or not _zygotes[process].is_alive:
         _zygotes.clear()  # those of a process that this one was forked from are not ours
         _zygotes[process] = Zygote()
+        atexit.register(_zygotes[process].close)
     return _zygotes[process]
 
 

@@ -8,6 +8,26 @@ import pickle
 import pytest
 
 import orchestrator
+from orchestrator.environment.conflicts import Conflict
+from orchestrator.environment.errors import (
+    ApplyBusy,
+    ApplyFailed,
+    ApplyUnfinished,
+    BaseChanged,
+    BaseRefused,
+    CommandFailed,
+    InvalidResolution,
+    MergeConflict,
+    NotRevertible,
+    NoWorkspace,
+    OutsideWorkspace,
+    SandboxFailed,
+    ServiceFailed,
+    ShellBusy,
+    StateLost,
+    WorkspaceBusy,
+    WorkspaceFull,
+)
 from orchestrator.errors import (
     AnswerRefused,
     ArgumentsDiffer,
@@ -44,7 +64,24 @@ from orchestrator.errors import (
 
 ERRORS = [
     AnswerRefused("3f2a", "input", "'x' is not of type 'integer'"),
+    ApplyBusy("/home/me/repo"),
+    ApplyFailed("/home/me/repo", "a.txt", "the disk is full"),
+    ApplyUnfinished("/home/me/repo"),
     ArgumentsDiffer("3f2a"),
+    BaseChanged("/home/me/repo", ["a.txt"]),
+    BaseRefused("/", "it is the root of all files"),
+    CommandFailed("pytest -q", 1, "1 failed"),
+    InvalidResolution("a.txt", "'mine' is no resolution"),
+    MergeConflict([Conflict("a.txt", "text", None, None, None)]),
+    NotRevertible("repo", [("publish", "publish[1]")]),
+    NoWorkspace("run_tests"),
+    OutsideWorkspace("../x", "/home/me/repo"),
+    SandboxFailed("unshare: Operation not permitted", 1),
+    ServiceFailed("db", "ended with exit code 1", "no such file"),
+    ShellBusy([(7, "sleep 100")]),
+    StateLost("3f2a" * 16, "it is not stored here"),
+    WorkspaceBusy("repo", "ws.run"),
+    WorkspaceFull(2000, 1000),
     BudgetExceeded("plan", 1200, 1000, 3, None),
     NoOpenQuestion("3f2a", "has no open question"),
     RunAlreadyEnded("3f2a", "completed"),

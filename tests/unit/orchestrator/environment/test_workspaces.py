@@ -12,6 +12,7 @@ import pytest
 from orchestrator import DeadlineExceeded, flow, gather, tool, within
 from orchestrator.environment.beginning import workspace
 from orchestrator.environment.completed import CommandFailed, Completed
+from orchestrator.environment.environments import Environments
 from orchestrator.environment.errors import (
     MergeConflict,
     NotRevertible,
@@ -29,7 +30,7 @@ from store.records import Effects
 from tests.unit.orchestrator.environment.workspace_samples import (
     base_in,
     files_of,
-    require_sandboxes,
+    require_backend,
     runtime_in,
     steps_of,
 )
@@ -37,11 +38,14 @@ from tests.unit.orchestrator.environment.workspace_samples import (
 pytestmark = pytest.mark.usefixtures("subprocesses", "own_states")
 
 
-@pytest.fixture
-async def own_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also workspaces outside of runs keep their states in the test's folder."""
+@pytest.fixture(params=["overlay", "copies"])
+async def own_states(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every test with both backends; also workspaces outside of runs keep their states apart."""
     monkeypatch.setenv("ORCHESTRATE_STORE", f"sqlite:///{tmp_path / 'outside.db'}")
-    await require_sandboxes(tmp_path)
+    await require_backend(tmp_path, request.param)
+    monkeypatch.setattr(Environments, "backend", request.param)
 
 
 @tool(effects="env")
@@ -133,7 +137,7 @@ async def test_a_resumed_run_goes_on_in_the_last_recorded_state(tmp_path: Path) 
     @tool(effects="env")
     async def note(ws: Workspace, text: str) -> None:
         executed.append(text)
-        await ws.shell(f'echo {text} >> "{base}/log"; mkdir -p {text}; cd {text}')
+        await ws.shell(f'echo {text} >> "$WORKSPACE/log"; mkdir -p {text}; cd {text}')
 
     @flow
     async def body() -> tuple[str, str]:
@@ -143,7 +147,7 @@ async def test_a_resumed_run_goes_on_in_the_last_recorded_state(tmp_path: Path) 
             if fails[0]:
                 raise RuntimeError
             await note(text="three")
-            return (await ws.shell("pwd")).stdout, await ws.read("log")
+            return (await ws.shell("echo ${PWD#$WORKSPACE}")).stdout, await ws.read("log")
 
     async with runtime_in(tmp_path) as runtime:
         with pytest.raises(RuntimeError):
@@ -152,7 +156,7 @@ async def test_a_resumed_run_goes_on_in_the_last_recorded_state(tmp_path: Path) 
     async with runtime_in(tmp_path) as runtime:
         shown, log = (await runtime.resume("r", body)).value
     assert executed == ["one", "two", "three"]
-    assert shown == f"{base}/one/two/three\n"
+    assert shown == "/one/two/three\n"
     assert log == "one\ntwo\nthree\n"
 
 
@@ -228,16 +232,16 @@ async def test_a_fork_is_refused_while_something_runs_in_the_background(tmp_path
 
 async def test_services_run_in_forks_and_after_a_rewind(tmp_path: Path) -> None:
     base = base_in(tmp_path)
-    serve = "while true; do date +%s%N > /tmp/beat; sleep 0.02; done"
-    beats = "test -n \"$(find /tmp/beat -newermt '1 second ago')\""
+    serve = "while true; do date +%s%N > ${TMPDIR:-/tmp}/beat; sleep 0.02; done"
+    beats = "test -n \"$(find ${TMPDIR:-/tmp}/beat -newermt '1 second ago')\""
     async with workspace(base) as ws:
-        await ws.service("clock", serve, ready="test -s /tmp/beat")
+        await ws.service("clock", serve, ready="test -s ${TMPDIR:-/tmp}/beat")
         served = await ws.checkpoint("served")
         [fork] = await ws.fork()
         assert (await fork.run(beats)).ok
         await ws.write("x", "x")
         await ws.rewind(served)
-        assert (await ws.run(f"rm -f /tmp/beat; sleep 0.1; {beats}")).ok
+        assert (await ws.run("rm -f ${TMPDIR:-/tmp}/beat; sleep 0.3; " + beats)).ok
         with pytest.raises(ServiceFailed, match=r"bad ended with exit code 3.*why"):
             await ws.service("bad", "echo why; exit 3", ready="false")
         with pytest.raises(ServiceFailed, match=r"not ready after 0\.2 s"):

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator import Runtime
 from orchestrator.environment.beginning import workspace
+from orchestrator.environment.environments import Backend
 from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.workspace import Workspace
 from store.records import StepRecord
@@ -38,15 +39,15 @@ def base_in(folder: Path, **files: str) -> Path:
     return base
 
 
-async def require_sandboxes(folder: Path) -> None:
-    """Skip the test where this system refuses sandboxes."""
+async def require_backend(folder: Path, backend: Backend) -> None:
+    """Skip the test where this system refuses the backend."""
     base = folder / "probe"
     base.mkdir()
     try:
-        async with workspace(base) as ws:
+        async with workspace(base, backend=backend) as ws:
             await ws.run("true")
     except SandboxFailed as error:
-        pytest.skip(f"this system refuses sandboxes: {error}")
+        pytest.skip(f"this system refuses {backend}: {error}")
 
 
 async def files_of(ws: Workspace) -> dict[str, str]:
