@@ -73,10 +73,9 @@ def address_of(config: RunnableConfig) -> RunnableConfig | None:
     if "thread_id" not in configurable:
         return None
     configurable["thread_id"] = str(configurable["thread_id"])
+    configurable["checkpoint_ns"] = configurable.get("checkpoint_ns") or ""
     if not configurable.get("checkpoint_id"):
         configurable.pop("checkpoint_id", None)
-        configurable["checkpoint_ns"] = ""  # only a checkpoint of a subgraph can be addressed
-    configurable.setdefault("checkpoint_ns", "")
     return {"configurable": configurable}
 
 
@@ -87,6 +86,8 @@ async def start_of(read: Read, config: RunnableConfig, given: object) -> Start:
         given: the graph's input.
     """
     address = address_of(config)
+    if address is not None and not get_checkpoint_id(address):
+        address["configurable"]["checkpoint_ns"] = ""  # a subgraph is entered at a checkpoint only
     saved = None if address is None else await read(address)
     if address is None or saved is None:
         return Start()
@@ -96,12 +97,17 @@ async def start_of(read: Read, config: RunnableConfig, given: object) -> Start:
 
 
 async def state_at(read: Read, config: RunnableConfig) -> Start:
-    """A checkpoint that is addressed by its id; else where the thread would continue."""
+    """A checkpoint that a config names by its id or as a subgraph's last one; else where the thread
+    would continue.
+
+    Raises:
+        LookupError: there is none.
+    """
     address = address_of(config)
     saved = None if address is None else await read(address)
     if address is None or saved is None:
         raise LookupError(f"there is no checkpoint at {(config.get('configurable') or {})!r}")
-    if get_checkpoint_id(address):
+    if get_checkpoint_id(address) or address["configurable"]["checkpoint_ns"]:
         return Start(_id(saved), await _own_state(read, saved))
     return await _continued(read, saved)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from pathlib import Path
@@ -481,3 +482,26 @@ async def test_a_fork_ends_alone_or_with_its_origin(tmp_path: Path) -> None:
             await fork.run("true")
         assert current_workspace() is ws
         assert len(list(ws.position.mounting.home.root.live.iterdir())) <= 3
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_a_command_that_is_cancelled_twice_is_rolled_back_once(
+    tmp_path: Path, turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with workspace(base_in(tmp_path)) as ws:
+        await ws.shell("KEPT=yes")
+        begun = asyncio.Event()
+        command = asyncio.create_task(
+            ws.shell("KEPT=no; echo begun; sleep 60", on_output=lambda *_: begun.set())
+        )
+        await begun.wait()
+        command.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        command.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await command
+        assert (await ws.shell("echo $KEPT")).stdout == "yes\n"
+    del command
+    gc.collect()  # an error that nobody awaited is logged
+    assert caplog.records == []
