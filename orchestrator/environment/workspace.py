@@ -367,17 +367,11 @@ class Workspace:
             text_limit: characters of the unified diff; the rest is left out, and it says so.
         """
         index = 0 if since is None else self._index_of(since)
-        states = self.position.mounting.home.states
-        before, after = (
-            states.get(each) for each in (self.position.history.moments[index].state, self.state)
-        )
-        return await asyncio.to_thread(
-            change_set, self.position.mounting.home, before, after, text_limit=text_limit
-        )
+        return await self._changes(self.position.history.moments[index].state, text_limit)
 
     async def changeset(self, *, text_limit: int = TEXT_LIMIT) -> ChangeSet:
         """What differs from the base."""
-        return await self.diff(text_limit=text_limit)
+        return await self._changes(None, text_limit)
 
     async def apply(self, *, git: bool = False) -> Applied:
         """Write the changes to the base: an effect on the outside world.
@@ -474,6 +468,12 @@ class Workspace:
             checkpoint=checkpoint,
         )
         return await run_action(current_context_or_none(), position, action, lambda: work(self))
+
+    async def _changes(self, since: str | None, text_limit: int) -> ChangeSet:
+        home = self.position.mounting.home
+        before = None if since is None else home.states.get(since)
+        after = home.states.get(self.state)
+        return await asyncio.to_thread(change_set, home, before, after, text_limit=text_limit)
 
     async def _rewind_to(self, index: int, allow: bool | Collection[str]) -> None:
         target, effects = (

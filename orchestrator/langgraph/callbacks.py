@@ -214,9 +214,7 @@ class GraphCallbacks(BaseCallbackHandler):
         )
 
 
-def with_callbacks(
-    config: RunnableConfig | None, callbacks: BaseCallbackHandler
-) -> RunnableConfig:
+def with_callbacks(config: RunnableConfig | None, callbacks: BaseCallbackHandler) -> RunnableConfig:
     """A config with `callbacks` added; LangGraph adds those of the graph and of the code around."""
     own = _without_ours((config or {}).get("callbacks"))
     if isinstance(own, BaseCallbackManager):

@@ -81,7 +81,7 @@ class StateTracker(BaseCallbackHandler):
         self._places.pop(run_id, None)
 
     def after_task(self, task: str) -> Noted:
-        """The state that a task has left; the present one, if its result was in LangGraph's cache."""
+        """The state that a task has left; the present one, if it came from LangGraph's cache."""
         return self._by_task.get(task) or self._now()
 
     def after_superstep(self, graph: str, superstep: int) -> Noted:

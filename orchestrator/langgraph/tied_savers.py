@@ -119,7 +119,7 @@ class _UpdatedSaver(BaseCheckpointSaver[Any]):
     between the two, to restore channels, does not count.
     """
 
-    loaded: tuple[str | None] | None = None
+    loaded: tuple[object] | None = None
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Load a checkpoint."""
@@ -175,7 +175,7 @@ def _with_saver(graph: Graph, saver: BaseCheckpointSaver[Any]) -> Graph:
     return graph
 
 
-def _with_state(metadata: CheckpointMetadata, state: str | None) -> CheckpointMetadata:
+def _with_state(metadata: CheckpointMetadata, state: object) -> CheckpointMetadata:
     if state is None:
         return metadata
     return cast("CheckpointMetadata", {STATE: state, **metadata})
