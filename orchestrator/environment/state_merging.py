@@ -54,10 +54,16 @@ async def merged_state(
     return state, MergeResult(merged.merged_paths, is_disputed)
 
 
-def change_set(home: Environments, before: State, after: State, *, text_limit: int) -> ChangeSet:
-    """What differs between two states; raises StateLost, BaseChanged."""
+def change_set(
+    home: Environments, before: State | None, after: State, *, text_limit: int
+) -> ChangeSet:
+    """What differs between two states; raises StateLost, BaseChanged.
+
+    Args:
+        before: None: the base.
+    """
     base = home.base_folder(after.base.path)
-    manifests = home.states.manifest(before), home.states.manifest(after)
+    manifests = {} if before is None else home.states.manifest(before), home.states.manifest(after)
     return changes_between(
         differences(*manifests, base),
         base=after.base.path,

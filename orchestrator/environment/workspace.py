@@ -24,7 +24,7 @@ from orchestrator.environment.state_applying import Applied, apply_state
 from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
 from orchestrator.environment.states import Service
 from orchestrator.environment.trees.output import OnOutput
-from orchestrator.execution.context import current_context_or_none
+from orchestrator.execution.context import EnvironmentsPlace, current_context_or_none
 from orchestrator.execution.step_execution import Reconcile, StepSpec
 from store.records import Effects, StepKind
 from store.state_records import EdgeKind
@@ -36,6 +36,10 @@ _current: ContextVar[Workspace | None] = ContextVar("orchestrate_workspace", def
 
 class Origin(Protocol):
     """What a workspace and its forks began with."""
+
+    def anew(self, state: str | None = None, *, place: EnvironmentsPlace | None = None) -> Origin:
+        """For another workspace of the same kind."""
+        ...
 
     async def begin(self, workspace: Workspace) -> None:
         """Begin the first of them, and place it."""
@@ -357,17 +361,11 @@ class Workspace:
             text_limit: characters of the unified diff; the rest is left out, and it says so.
         """
         index = 0 if since is None else self._index_of(since)
-        states = self.position.mounting.home.states
-        before, after = (
-            states.get(each) for each in (self.position.history.moments[index].state, self.state)
-        )
-        return await asyncio.to_thread(
-            change_set, self.position.mounting.home, before, after, text_limit=text_limit
-        )
+        return await self._changes(self.position.history.moments[index].state, text_limit)
 
     async def changeset(self, *, text_limit: int = TEXT_LIMIT) -> ChangeSet:
         """What differs from the base."""
-        return await self.diff(text_limit=text_limit)
+        return await self._changes(None, text_limit)
 
     async def apply(self, *, git: bool = False) -> Applied:
         """Write the changes to the base: an effect on the outside world.
@@ -417,6 +415,21 @@ class Workspace:
             raise RuntimeError("a workspace begins with `async with workspace(...) as ws`")
         return self._position
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was entered, or is a fork."""
+        return self._position is not None
+
+    def anew(
+        self, state: str | None = None, *, place: EnvironmentsPlace | None = None
+    ) -> Workspace:
+        """For the modules of this package: another one with the same options, which begins later.
+
+        Args:
+            state, place: as of Beginning.
+        """
+        return Workspace(self._origin.anew(state, place=place))
+
     def place(self, name: str, mounting: Mounting, history: History) -> None:
         """For the modules of this package: it has begun."""
         self._position = Position(name, mounting, history, self)
@@ -460,6 +473,12 @@ class Workspace:
             keeps=keeps,
         )
         return await run_action(current_context_or_none(), position, action, lambda: work(self))
+
+    async def _changes(self, since: str | None, text_limit: int) -> ChangeSet:
+        home = self.position.mounting.home
+        before = None if since is None else home.states.get(since)
+        after = home.states.get(self.state)
+        return await asyncio.to_thread(change_set, home, before, after, text_limit=text_limit)
 
     async def _rewind_to(self, index: int, allow: bool | Collection[str]) -> None:
         target, effects = (

@@ -88,6 +88,7 @@ class Runtime(RunControl):
             from orchestrator.learning.knowledge import Learner  # NumPy takes time to import
 
             learner = Learner(store, models=None)
+        self.environments = environments
         self._learner = learner
         self._leases = Leases(store, self._clock)
         self._delivery = EventDelivery(on_event)

@@ -18,11 +18,12 @@ POLICY = "examples/my_policy.py:shortest_prompt_first"
 
 AGENT = ROOT / "examples" / "tool_agent.py"
 REPAIR = ROOT / "examples" / "repair.py"
+WORKSPACE = ROOT / "examples" / "langgraph_workspace.py"
 
 
 @pytest.mark.usefixtures("subprocesses")
 @pytest.mark.engine
-@pytest.mark.parametrize("example", [*EXAMPLES, AGENT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", [*EXAMPLES, AGENT, WORKSPACE], ids=lambda path: path.stem)
 def test_an_example_runs_and_warns_that_the_random_models_text_is_meaningless(
     example: Path, tmp_path: Path
 ) -> None:

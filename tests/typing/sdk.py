@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict, assert_type
 
+from langgraph.pregel import Pregel
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
@@ -30,6 +31,7 @@ from orchestrator import (
     Runtime,
     RunUsage,
     ToolUse,
+    Workspace,
     agent,
     budget,
     choose,
@@ -45,8 +47,10 @@ from orchestrator import (
     slo_tags,
     step,
     tool,
+    workspace,
 )
 from orchestrator.events import TextGenerated
+from orchestrator.langgraph import attach, run_blocking
 from orchestrator.openai_client import slo_http_client, sync_slo_http_client
 
 
@@ -235,6 +239,15 @@ async def right_openai_clients() -> None:
 async def wrong_openai_clients() -> None:
     slo_tags("x")  # type: ignore[call-arg]
     AsyncOpenAI(http_client=sync_slo_http_client())  # type: ignore[arg-type]
+
+
+async def graphs_have_workspaces(graph: Pregel[Any, Any, Any, Any], ws: Workspace) -> None:
+    attached = attach(graph, workspace=workspace("~/repo", network=True))
+    attach(graph, workspace="~/repo")
+    async with attached.workspace_at({"configurable": {"thread_id": "1"}}) as at:
+        assert_type(at, Workspace)
+    assert_type(run_blocking(ws.read("notes")), str)
+    attach(graph, workspace=1)  # type: ignore[arg-type]
 
 
 async def wrong_control(runtime: Runtime) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from pathlib import Path
@@ -562,3 +563,26 @@ async def test_folders_that_cannot_be_a_base_are_refused(tmp_path: Path, folder:
     with pytest.raises(BaseRefused, match="cannot be the base"):
         async with workspace(place):
             pass
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_a_command_that_is_cancelled_twice_is_rolled_back_once(
+    tmp_path: Path, turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with workspace(base_in(tmp_path)) as ws:
+        await ws.shell("KEPT=yes")
+        begun = asyncio.Event()
+        command = asyncio.create_task(
+            ws.shell("KEPT=no; echo begun; sleep 60", on_output=lambda *_: begun.set())
+        )
+        await begun.wait()
+        command.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        command.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await command
+        assert (await ws.shell("echo $KEPT")).stdout == "yes\n"
+    del command
+    gc.collect()  # an error that nobody awaited is logged
+    assert caplog.records == []
