@@ -14,6 +14,7 @@ from cli.commands import (
     bench,
     cancel,
     doctor,
+    fork,
     gc,
     logs,
     patterns,
@@ -37,6 +38,7 @@ _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANI
 _COMMAND_ORDER = (
     "run",
     "resume",
+    "fork",
     "answer",
     "cancel",
     "ps",
@@ -77,6 +79,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app, name="run")
 app.command(epilog=resume.EPILOG)(resume.resume)
+app.command(epilog=fork.EPILOG)(fork.fork)
 app.command(epilog=answer.EPILOG)(answer.answer)
 app.command(epilog=cancel.EPILOG)(cancel.cancel)
 app.command(epilog="Example: orchestrate ps --status failed --user alice --tag team=sea --limit 5")(
