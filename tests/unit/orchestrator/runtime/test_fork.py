@@ -26,11 +26,13 @@ from orchestrator import (
     Question,
     RunNotForkable,
     Runtime,
+    Settings,
     flow,
     gather,
     input_required,
     llm,
     llm_stream,
+    open_runtime,
     random,
     remaining,
     step,
@@ -55,6 +57,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 from tests.unit.orchestrator.run_samples import ID
 from tests.unit.orchestrator.sdk.human_input_samples import questions_of
 from tests.unit.orchestrator.virtual_time import run_in_virtual_time, timed_runtime
+from tests.unit.store.store_places import DATABASES, fresh_store_url
 
 
 def prompt_of(request: GenerationRequest) -> str:
@@ -591,8 +594,10 @@ async def test_of_the_steps_that_a_fork_executes_arguments_are_compared(runtime:
 
 
 async def test_answers_up_to_the_step_are_kept_and_later_questions_are_asked(
-    runtime: Runtime,
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("orchestrator.sdk.human_input.POLL_S", 0.01)
+
     @flow
     async def asking() -> list[str]:
         first = await input_required("first?")
@@ -632,9 +637,9 @@ def test_the_wait_for_an_answer_counts_unless_it_stops_the_clock(tmp_path: Path)
         folder = tmp_path / str(stops_clock)
         folder.mkdir()
         async with timed_runtime(folder) as runtime:
-            running = asyncio.create_task(runtime.run(asking.options(run_id=ID)))
-            await questions_of(runtime.store)
-            await asyncio.sleep(7)
+            running = runtime.start(asking.options(run_id=ID))
+            await running.begun()
+            await asyncio.sleep(10)
             await runtime.answer(ID, "yes")
             await running
             return (await runtime.fork(ID, asking, at="input")).elapsed_s
@@ -811,3 +816,21 @@ async def test_a_flow_forks_its_own_runs(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr("orchestrator.sdk.flow.shared_runtime", lambda: nullcontext(runtime))
         result = await article.fork(ID, at="ask", new_id="fork", arguments={"topic": "dogs"})
     assert (result.run_id, len(result.value)) == ("fork", 4)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_forks_that_begin_at_once_are_whole_on_every_database(
+    tmp_path: Path, database: str
+) -> None:
+    with fresh_store_url(database, tmp_path) as url:
+        settings, engine = Settings(store=url, fit_every=0), ScriptedEngine(prompt_of)
+        async with open_runtime(settings, engine=engine) as runtime:
+            was = await runtime.run(article.options(run_id=ID), "cats")
+            forks = [
+                runtime.fork(ID, article, at=at, arguments={"style": at}) for at in (*PATHS, *PATHS)
+            ]
+            for at, fork in zip((*PATHS, *PATHS), await asyncio.gather(*forks), strict=True):
+                last = was.value[-1] if at == "llm" else f"join cats {at}"
+                assert fork.value == [*was.value[:-1], last]
+                assert (await recorded(runtime.store, fork.run_id)).still_running() == []
+            assert len(await runtime.runs()) == 1 + 2 * len(PATHS)
