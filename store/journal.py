@@ -12,11 +12,8 @@ from sqlalchemy import bindparam, delete, insert, or_, select, update
 from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Run, Step
-from store.records import Effects, Status, StepKind, StepOutcome, StepRecord
+from store.records import GONE, Effects, Status, StepKind, StepOutcome, StepRecord
 from store.statements import columns_of, insert_referring, record_of
-
-GONE = "gone:"
-"""Prefix of the branch mark of external effects that a changed flow no longer executes."""
 
 _COLUMNS = select(*Step.__table__.columns)
 _IS_STEP = (Step.run_id == bindparam("of_run"), Step.path == bindparam("at_path"))

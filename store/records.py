@@ -75,6 +75,9 @@ class CallResult(Failure):
     output_payload: str | None = None
 
 
+GONE = "gone:"
+"""Prefix of the last mark in the path of an external effect that a changed flow left behind."""
+
 FORKED_FROM = "forked_from"
 """Name of the attribute of a run that says where it was forked from, as RunRecord.forked_from."""
 

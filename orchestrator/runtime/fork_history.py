@@ -34,8 +34,8 @@ from orchestrator.durability.identity import (
 from orchestrator.durability.replay import answers_to_ask_again, is_up_to
 from orchestrator.durability.uncertain_effects import uncertain_effect_of
 from orchestrator.errors import NoForkPoint
-from store.journal import GONE
 from store.records import (
+    GONE,
     CallRecord,
     EdgeRecord,
     Effects,

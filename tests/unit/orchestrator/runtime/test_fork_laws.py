@@ -158,6 +158,7 @@ def without_values(result: Any) -> Any:
 @given(PROGRAMS, st.floats(0, 1))
 @example([("gather", ("work", 1.0), ("step", ("value",), ("work", 2.0)))], 0.0)
 @example([("within", 1.5, ("work", 1.0), ("work", 5.0)), ("work", 1.0)], 0.9)
+@example([("within", 1.5, ("step", ("work", 1.0), ("work", 5.0))), ("work", 1.0)], 0.9)
 def test_a_fork_keeps_what_came_before_and_executes_the_rest(
     parts: list[Program], share: float
 ) -> None:
