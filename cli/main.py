@@ -17,6 +17,7 @@ from cli.commands import (
     changes,
     checkpoints,
     doctor,
+    fork,
     gc,
     logs,
     patterns,
@@ -40,6 +41,7 @@ _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANI
 _COMMAND_ORDER = (
     "run",
     "resume",
+    "fork",
     "answer",
     "cancel",
     "ps",
@@ -86,6 +88,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app, name="run")
 app.command(epilog=resume.EPILOG)(resume.resume)
+app.command(epilog=fork.EPILOG)(fork.fork)
 app.command(epilog=answer.EPILOG)(answer.answer)
 app.command(epilog=cancel.EPILOG)(cancel.cancel)
 app.command(epilog="Example: orchestrate ps --status failed --user alice --tag team=sea --limit 5")(

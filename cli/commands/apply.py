@@ -40,12 +40,13 @@ def apply(
     from cli.terminal.output import print_json, say
     from cli.work.former_states import record_former
     from cli.work.stored_states import find_states
-    from orchestrator.environment.state_applying import apply_plan, plan_of
+    from orchestrator.environment.state_applying import apply_state, plan_of
     from orchestrator.settings import read_settings
 
     settings = read_settings(store=store)
     (named,), home = find_states(settings, [run], workspace)
-    plan = plan_of(home, home.states.get(named.state), git=git)
+    state = home.states.get(named.state)
+    plan = plan_of(home, state, git=git)
     if not json:
         _print_plan(plan)
     if not plan:
@@ -55,7 +56,7 @@ def apply(
     applied = None
     if plan and not dry_run:
         confirm(f"Write this to {plan.base}?", is_given=yes)
-        applied = apply_plan(home, plan)
+        applied = apply_state(home, state, git=git, plan=plan)
         undo = f"orchestrate apply {applied.former[:12]}{' --git' if git else ''}"
         say(f"written to {plan.base}; to undo it: {undo}")
         if asyncio.run(record_former(settings.store, home, named, applied)) is None:

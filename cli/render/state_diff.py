@@ -42,7 +42,8 @@ def summary(files: Sequence[FileDiff]) -> str:
     kinds = Counter(file.difference.kind for file in files)
     listed = ", ".join(f"{kinds[kind]:,} {_WORDS.get(kind, kind)}" for kind in sorted(kinds))
     added, removed = map(sum, zip(*(file.num_lines for file in files), strict=True))
-    return f"{counted(len(files), 'path')}: {listed}; {counted(added, 'line')} added, {removed:,} removed"
+    lines = f"{counted(added, 'line')} added, {removed:,} removed"
+    return f"{counted(len(files), 'path')}: {listed}; {lines}"
 
 
 def diff_document(diff: StateDiff, files: Sequence[FileDiff]) -> dict[str, Any]:

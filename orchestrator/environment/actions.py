@@ -48,7 +48,8 @@ class Action:
         beside: states of other workspaces that went into it: edges from them are recorded too.
         is_observed: whether it may change the workspace; else that is neither mounted nor read.
         checkpoint: the name of the checkpoint that it makes; None: it makes none.
-        keeps: of its result: the name and the id of another state, which becomes a checkpoint.
+        keeps: the state of that checkpoint, given the result; None: the state that it leaves.
+        leaves: the state that it leaves, given the result; None: the one that is shown then.
     """
 
     spec: StepSpec
@@ -59,7 +60,13 @@ class Action:
     beside: Sequence[str] = ()
     is_observed: bool = True
     checkpoint: str | None = None
-    keeps: Callable[[Any], tuple[str, str]] | None = None
+    keeps: Callable[[Any], str] | None = None
+    leaves: Callable[[Any], str] | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The name of the checkpoint, if that is the state that it leaves."""
+        return self.checkpoint if self.keeps is None else None
 
 
 async def run_action(
@@ -84,7 +91,7 @@ async def run_action(
         with position.acting(spec.name):
             async with _Transaction(position, action, path=os.urandom(8).hex()) as transaction:
                 value = await work()
-                await transaction.commit()
+                await transaction.commit(value)
             return value
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
@@ -101,8 +108,8 @@ async def run_action(
             with using_context(step.context):
                 value = await work()
             outcome["result"], value = spec.codec.round_trip(value)
-            after = await transaction.commit()
-            kept = None if action.keeps is None else action.keeps(value)
+            after = await transaction.commit(value)
+            kept = after if action.keeps is None else action.keeps(value)
             outcome["environment"] = _change(step, position, action, before, after, kept)
         return value
 
@@ -121,14 +128,18 @@ class _Transaction:
             await self._position.mount()
         return self
 
-    async def commit(self) -> str:
+    async def commit(self, value: Any) -> str:
         """Store the state that the action has left, which is the workspace's from now on.
 
+        Args:
+            value: the action's result.
         Returns:
             Its id.
         """
         action, state = self._action, self._before
-        if action.is_observed:
+        if action.leaves is not None:
+            state = action.leaves(value)
+        elif action.is_observed:
             state = (await self._position.mounting.live.capture()).id
         if action.kind is not EdgeKind.REWIND:
             moment = Moment(
@@ -136,7 +147,7 @@ class _Transaction:
                 action.spec.name,
                 state,
                 action.spec.effects,
-                label=action.checkpoint,
+                label=action.label,
                 repeat=action.repeat,
                 compensate=action.compensate,
             )
@@ -169,7 +180,7 @@ def _remember_replayed(position: Position, action: Action, step: Replayed) -> No
     elif step.record.workspace is not None:
         position.history.describe(
             step.record.path,
-            label=action.checkpoint,
+            label=action.label,
             repeat=action.repeat,
             compensate=action.compensate,
         )
@@ -183,19 +194,9 @@ def _recorded(step: NewStep) -> AbstractAsyncContextManager[dict[str, Any]]:
 
 
 def _change(
-    step: NewStep,
-    position: Position,
-    action: Action,
-    before: str,
-    after: str,
-    kept: tuple[str, str] | None,
+    step: NewStep, position: Position, action: Action, before: str, after: str, kept: str
 ) -> StateChange:
-    """What is recorded of an action beside its outcome.
-
-    Args:
-        kept: the name and the id of a state that becomes a checkpoint, although the workspace is
-            not in it.
-    """
+    """What is recorded of an action beside its outcome."""
     run, record, home = step.context.run, step.record, position.mounting.home
     changed = changed_between(home, before, after)
     note = None
@@ -212,7 +213,7 @@ def _change(
         after,
         attribute=Revertibility.EXTERNAL if is_external else Revertibility.REVERTIBLE,
         seconds=run.since_start_s() - record.started_s,
-        changed=changed.paths,
+        changed=changed.paths if run.recorder.data.is_durable else (),
         num_changed=changed.num_changed,
         num_added=changed.num_added,
         num_removed=changed.num_removed,
@@ -224,17 +225,15 @@ def _change(
         StateEdgeRecord(run.id, record.path, number, action.kind, state, after)
         for number, state in enumerate(action.beside, start=1)
     ]
-    checkpoint = None
-    marked = kept if action.checkpoint is None else (action.checkpoint, after)
-    if marked is not None:
+    checkpoint, new = None, sorted({after, kept} - {before})
+    if action.checkpoint is not None:
         at_s = run.since_start_s()
         checkpoint = CheckpointRecord(
-            run.id, record.path, marked[0], position.name, marked[1], at_s
+            run.id, record.path, action.checkpoint, position.name, kept, at_s
         )
-    new = {after, after if kept is None else kept[1]} - {before}
     return StateChange(
         state_after=after,
-        states=[state_record(home.states, each, run.clock.wall()) for each in sorted(new)],
+        states=[state_record(home.states, each, run.clock.wall()) for each in new],
         edges=[edge, *beside],
         checkpoint=checkpoint,
     )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from pathlib import PurePosixPath
 
+from orchestrator.cancellation import run_to_completion
 from orchestrator.environment.completed import TIMED_OUT, Completed
 from orchestrator.environment.errors import OutsideWorkspace, ShellBusy, StateLost, WorkspaceFull
 from orchestrator.environment.states import Base, Service, State, States
@@ -174,7 +175,7 @@ class LiveWorkspace:
             code = exited.args[0]
             await self._restart_shell()
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.ensure_future(self._restart_shell()))
+            await run_to_completion(self._restart_shell())
             raise
         return _completed(command, code, output, began_s)
 

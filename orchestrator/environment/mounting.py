@@ -79,18 +79,12 @@ class Mounting:
         state = states.get(state_id)
         if not self.is_trusted:
             await asyncio.to_thread(states.verify, state)
-            await asyncio.to_thread(self._require_same_base, state)
+            await asyncio.to_thread(require_same_base, self.home, state)
             self.is_trusted = True
         if self._live is None:
             self._live = await self.home.open(self.kind, state)
         else:
             await self._live.show(state)
-
-    def _require_same_base(self, state: State) -> None:
-        listing = list_base(Path(state.base.path))
-        if listing.identity != state.base.identity:
-            former = BaseListing.from_bytes(self.home.root.blobs.read(state.base.listing))
-            raise BaseChanged(state.base.path, tuple(listing.changed_since(former)))
 
     async def _compute_again(
         self, history: History, index: int, workspace: Any, lost: StateLost
@@ -112,3 +106,11 @@ class Mounting:
             )
             return
         raise lost
+
+
+def require_same_base(home: Environments, state: State) -> None:
+    """Raise BaseChanged if the base is not as it was when a state's workspace began."""
+    listing = list_base(Path(state.base.path))
+    if listing.identity != state.base.identity:
+        former = BaseListing.from_bytes(home.root.blobs.read(state.base.listing))
+        raise BaseChanged(state.base.path, tuple(listing.changed_since(former)))

@@ -24,7 +24,7 @@ from orchestrator.environment.state_applying import BEFORE_APPLY, Applied, apply
 from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
 from orchestrator.environment.states import Service
 from orchestrator.environment.trees.output import OnOutput
-from orchestrator.execution.context import current_context_or_none
+from orchestrator.execution.context import EnvironmentsPlace, current_context_or_none
 from orchestrator.execution.step_execution import Reconcile, StepSpec
 from store.records import Effects, StepKind
 from store.state_records import EdgeKind
@@ -36,6 +36,10 @@ _current: ContextVar[Workspace | None] = ContextVar("orchestrate_workspace", def
 
 class Origin(Protocol):
     """What a workspace and its forks began with."""
+
+    def anew(self, state: str | None = None, *, place: EnvironmentsPlace | None = None) -> Origin:
+        """For another workspace of the same kind."""
+        ...
 
     async def begin(self, workspace: Workspace) -> None:
         """Begin the first of them, and place it."""
@@ -357,23 +361,16 @@ class Workspace:
             text_limit: characters of the unified diff; the rest is left out, and it says so.
         """
         index = 0 if since is None else self._index_of(since)
-        states = self.position.mounting.home.states
-        before, after = (
-            states.get(each) for each in (self.position.history.moments[index].state, self.state)
-        )
-        return await asyncio.to_thread(
-            change_set, self.position.mounting.home, before, after, text_limit=text_limit
-        )
+        return await self._changes(self.position.history.moments[index].state, text_limit)
 
     async def changeset(self, *, text_limit: int = TEXT_LIMIT) -> ChangeSet:
         """What differs from the base."""
-        return await self.diff(text_limit=text_limit)
+        return await self._changes(None, text_limit)
 
     async def apply(self, *, git: bool = False) -> Applied:
         """Write the changes to the base: an effect on the outside world.
 
-        What it replaces is stored as a state, the `former` of the result and the run's checkpoint
-        "before apply": to apply that is to undo.
+        What it replaces is stored as a state, the `former` of the result: to apply that is to undo.
 
         Args:
             git: also changes below .git.
@@ -397,7 +394,10 @@ class Workspace:
             may_repeat=False,
             effects=Effects.EXTERNAL,
             reconcile=_nothing_known,
-            keeps=lambda applied: (BEFORE_APPLY, applied.former),
+            checkpoint=BEFORE_APPLY,
+            is_observed=False,
+            keeps=lambda applied: applied.former,
+            leaves=lambda applied: applied.state,
         )
 
     async def discard(self) -> None:
@@ -416,6 +416,21 @@ class Workspace:
         if self._position is None:
             raise RuntimeError("a workspace begins with `async with workspace(...) as ws`")
         return self._position
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was entered, or is a fork."""
+        return self._position is not None
+
+    def anew(
+        self, state: str | None = None, *, place: EnvironmentsPlace | None = None
+    ) -> Workspace:
+        """For the modules of this package: another one with the same options, which begins later.
+
+        Args:
+            state, place: as of Beginning.
+        """
+        return Workspace(self._origin.anew(state, place=place))
 
     def place(self, name: str, mounting: Mounting, history: History) -> None:
         """For the modules of this package: it has begun."""
@@ -436,7 +451,9 @@ class Workspace:
         reconcile: Reconcile | None = None,
         beside: Sequence[str] = (),
         checkpoint: str | None = None,
-        keeps: Callable[[Any], tuple[str, str]] | None = None,
+        is_observed: bool = True,
+        keeps: Callable[[Any], str] | None = None,
+        leaves: Callable[[Any], str] | None = None,
     ) -> R:
         """One operation: a part of the action around it, or an action of its own."""
         position = self.position
@@ -457,9 +474,17 @@ class Workspace:
             repeat=work if may_repeat else None,
             beside=beside,
             checkpoint=checkpoint,
+            is_observed=is_observed,
             keeps=keeps,
+            leaves=leaves,
         )
         return await run_action(current_context_or_none(), position, action, lambda: work(self))
+
+    async def _changes(self, since: str | None, text_limit: int) -> ChangeSet:
+        home = self.position.mounting.home
+        before = None if since is None else home.states.get(since)
+        after = home.states.get(self.state)
+        return await asyncio.to_thread(change_set, home, before, after, text_limit=text_limit)
 
     async def _rewind_to(self, index: int, allow: bool | Collection[str]) -> None:
         target, effects = (
@@ -504,4 +529,4 @@ async def _nothing(_: Workspace) -> None:
 
 async def _nothing_known() -> None:
     """An apply that was interrupted is done again: it completes what it had begun to write."""
-    return None
+    return

@@ -33,6 +33,8 @@ def workspace_parameter(function: Callable[..., Any]) -> str | None:
 def _is_workspace(hint: Any) -> bool:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return any(_is_workspace(part) for part in typing.get_args(hint))
+    if typing.get_origin(hint) is typing.Annotated:
+        return _is_workspace(typing.get_args(hint)[0])
     return isinstance(hint, type) and issubclass(hint, Workspace)
 
 
