@@ -9,8 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from cli.reading.state_diffs import FileDiff, StateDiff
-from orchestrator.environment.merging.differences import Difference
 from orchestrator.display.run_text import counted
+from orchestrator.environment.merging.differences import Difference
 from store.printable_text import one_line
 
 _LETTERS = {"added": "A", "changed": "M", "deleted": "D", "mode": "M", "kind": "T"}

@@ -13,6 +13,7 @@ from orchestrator.cancellation import run_to_completion
 from orchestrator.environment.completed import TIMED_OUT, Completed
 from orchestrator.environment.errors import OutsideWorkspace, ShellBusy, StateLost, WorkspaceFull
 from orchestrator.environment.states import Base, Service, State, States
+from orchestrator.environment.trees.enforcement import Enforcement
 from orchestrator.environment.trees.output import OnOutput, Output
 from orchestrator.environment.trees.programs import run_program
 from orchestrator.environment.trees.sandbox_client import Process
@@ -64,6 +65,11 @@ class LiveWorkspace:
     def base(self) -> Base:
         """The folder that it is a view of."""
         return self.state.base
+
+    @property
+    def enforcement(self) -> Enforcement:
+        """What holds its programs."""
+        return self._tree.sandbox.enforcement
 
     async def begin(self, state: State) -> None:
         """Take over a tree that shows a state's files already, with a shell that is new."""
