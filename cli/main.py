@@ -25,6 +25,7 @@ from cli.commands import (
     run,
     runs,
     serve,
+    shell,
     watch,
 )
 from cli.errors import StdoutClosed
@@ -101,6 +102,7 @@ app.command(epilog=checkpoints.EPILOG)(checkpoints.checkpoints)
 app.command(epilog=changes.DIFF_EPILOG)(changes.diff)
 app.command(epilog=changes.CHANGESET_EPILOG)(changes.changeset)
 app.command(epilog=apply.EPILOG)(apply.apply)
+app.command(epilog=shell.EPILOG)(shell.shell)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)

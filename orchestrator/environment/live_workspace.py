@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from orchestrator.cancellation import run_to_completion
@@ -20,6 +20,7 @@ from orchestrator.environment.trees.sandbox_client import Process
 from orchestrator.environment.trees.services import RunningServices
 from orchestrator.environment.trees.shell import Shell, ShellExited
 from orchestrator.environment.trees.shell_state import quoted
+from orchestrator.environment.trees.terminals import run_terminal
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
 
 OUTPUT_BYTES = 1 << 20
@@ -185,6 +186,27 @@ class LiveWorkspace:
             raise
         return _completed(command, code, output, began_s)
 
+    async def run_terminal(
+        self, terminal: int, *, prompt: str, variables: Mapping[str, str]
+    ) -> int:
+        """Run an interactive bash that begins as the workspace's shell was captured last.
+
+        Args:
+            terminal: a descriptor, which stays the caller's.
+            prompt: its PS1.
+            variables: beside those of all programs, such as TERM.
+        Returns:
+            Its exit code.
+        """
+        return await run_terminal(
+            self._tree.sandbox,
+            terminal,
+            script=f"{self._shell_script()}PS1={quoted(prompt)}\n",
+            folder=self._tree.place,
+            variables=self._variables | dict(variables),
+            limits=self._confinement.limits.of_program(),
+        )
+
     async def read(self, path: str) -> bytes:
         """The content of a file; raises OSError, OutsideWorkspace."""
         descriptor = await self._open(path, os.O_RDONLY)
@@ -276,10 +298,13 @@ class LiveWorkspace:
 
     async def _enter(self) -> None:
         """Give a new shell the state that was captured last."""
-        place, shell = self._tree.place, self.state.shell
-        script = self._from_base(shell) if shell else f"cd -- {quoted(place)}\n"
-        await self._shell.run(script, Output(0))
+        await self._shell.run(self._shell_script(), Output(0))
         self._is_shell_used = False
+
+    def _shell_script(self) -> str:
+        """Gives a new shell the state that was captured last."""
+        shell = self.state.shell
+        return self._from_base(shell) if shell else f"cd -- {quoted(self._tree.place)}\n"
 
     async def _copy_up(self) -> None:
         """Copy folders into the upper folder whole, so that they can be renamed there."""

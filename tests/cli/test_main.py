@@ -27,6 +27,7 @@ COMMANDS = [
     ["diff"],
     ["changeset"],
     ["apply"],
+    ["shell"],
     ["patterns"],
     ["patterns", "list"],
     ["patterns", "show"],
