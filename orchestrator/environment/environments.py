@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.environment.errors import StateLost
+from orchestrator.environment.errors import SandboxFailed, StateLost
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Files
@@ -40,8 +41,14 @@ class WorkspaceKind:
 class _Waiting:
     """A mounted tree with a shell that has done nothing."""
 
+    folder: LiveFolder
     tree: Tree
     shell: Shell
+
+    async def close(self) -> None:
+        """End it."""
+        self.shell.abandon()
+        await self.tree.close()
 
 
 class Environments:
@@ -67,18 +74,14 @@ class Environments:
             ServiceFailed: a service of the state could not be started.
         """
         files = self.states.files(state)
-        waiting = self._waiting.setdefault(kind, [])
         try:
-            if waiting:
-                held = await waiting.pop(0)
-                await held.tree.mount(files)
-            else:
-                held = await self._prepare(kind, files)
+            held = await self._mounted(kind, files) or await self._prepare(kind, files)
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         live = LiveWorkspace(
             held.tree,
             held.shell,
+            folder=held.folder,
             states=self.states,
             confinement=kind.confinement,
             own=kind.own,
@@ -102,14 +105,28 @@ class Environments:
         self._waiting.clear()
         for held in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(held, _Waiting):
-                held.shell.abandon()
-                await held.tree.close()
+                await held.close()
+
+    async def _mounted(self, kind: WorkspaceKind, files: Files) -> _Waiting | None:
+        """A waiting sandbox that shows files now; None: none is alive."""
+        waiting = self._waiting.setdefault(kind, [])
+        while waiting:
+            with suppress(SandboxFailed):  # it was killed while it waited
+                held = await waiting.pop(0)
+                try:
+                    await held.tree.mount(files)
+                except BaseException:
+                    await held.close()
+                    raise
+                return held
+        return None
 
     async def _prepare(self, kind: WorkspaceKind, files: Files) -> _Waiting:
         base = self.base_folder(kind.base)
         stacks = LayerStacks(self.root.layers, self.root.blobs, base)
         stacks = self._stacks.setdefault(kind.base, stacks)
-        tree = OverlayTree(LiveFolder(self.root), base, stacks, kind.confinement)
+        folder = LiveFolder(self.root)
+        tree = OverlayTree(folder, base, stacks, kind.confinement)
         try:
             await tree.open(shared_zygote(), files)
             shell = Shell(tree.sandbox)
@@ -118,4 +135,4 @@ class Environments:
         except BaseException:
             await tree.close()
             raise
-        return _Waiting(tree, shell)
+        return _Waiting(folder, tree, shell)

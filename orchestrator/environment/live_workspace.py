@@ -6,12 +6,13 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from orchestrator.environment.completed import TIMED_OUT, Completed
 from orchestrator.environment.errors import OutsideWorkspace, ShellBusy, StateLost, WorkspaceFull
 from orchestrator.environment.states import Base, Service, State, States
+from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.output import OnOutput, Output
 from orchestrator.environment.trees.programs import run_program
 from orchestrator.environment.trees.sandbox_client import Process
@@ -41,12 +42,14 @@ class LiveWorkspace:
         tree: Tree,
         shell: Shell,
         *,
+        folder: LiveFolder,
         states: States,
         confinement: Confinement,
         own: Sequence[str] = (),
     ) -> None:
         self._tree = tree
         self._shell = shell
+        self._folder = folder
         self._states = states
         self._confinement = confinement
         self._own = own
@@ -67,7 +70,12 @@ class LiveWorkspace:
     async def begin(self, state: State) -> None:
         """Take over a tree that shows a state's files already, with a shell that is new."""
         self.state = state
+        self.name([state.id])
         await self._continue()
+
+    def name(self, states: Iterable[str]) -> None:
+        """Keep states from the garbage collection as long as this is open."""
+        self._folder.use_states(states)
 
     async def show(self, state: State) -> None:
         """Show a state: its files, a shell as it was, its services. All that runs is ended.
@@ -84,6 +92,7 @@ class LiveWorkspace:
         try:
             await self._tree.mount(files)
             self.state = state
+            self.name([state.id])
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         finally:
@@ -115,6 +124,7 @@ class LiveWorkspace:
         self.state = self._states.add(
             before.base, self.seen.manifest, shell, self._services.services
         )
+        self.name([self.state.id])
         self._is_shell_used = False
         if self._tree.num_changed > _MANY_CHANGES and not await self.busy():
             await self.show(self.state)

@@ -57,6 +57,7 @@ class Mounting:
             await self._show(wanted)
         except StateLost as lost:
             await self._compute_again(history, index, workspace, lost)
+        self.live.name(moment.state for moment in history.moments)
 
     async def roll_back(self, state_id: str) -> None:
         """Show a state again after an action that failed; raises nothing."""

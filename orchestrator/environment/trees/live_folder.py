@@ -26,9 +26,10 @@ class LiveFolder:
     def __init__(self, root: ManagedRoot) -> None:
         self.root = root
         self.path = root.live / uuid.uuid4().hex
-        self.path.mkdir(parents=True)
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        with root.collection_stopped():  # without its lock it would be taken for a dead one
+            self.path.mkdir(parents=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._layers, self._states = self._opened("layers"), self._opened("states")
         self._named: set[str] = set()
 
@@ -36,14 +37,20 @@ class LiveFolder:
         """Name layers that are in use, beside those named before."""
         self._add(self._layers, layers)
 
-    def use_state(self, state: str) -> None:
-        """Name a state that may be shown again, beside those named before."""
-        self._add(self._states, [state])
+    def use_states(self, states: Iterable[str]) -> None:
+        """Name states that may be shown again, beside those named before."""
+        self._add(self._states, states)
 
     def close(self) -> None:
         """Remove it; idempotent."""
         if self._lock >= 0:
-            remove_folder(self.path)
+            for each in self.path.iterdir():
+                if each.is_dir():
+                    remove_folder(each)
+            with (
+                self.root.collection_stopped()
+            ):  # without its lock it would be taken for a dead one
+                remove_folder(self.path)
             for descriptor in (self._layers, self._states, self._lock):
                 os.close(descriptor)
             self._lock = -1

@@ -92,8 +92,8 @@ class OverlayTree:
 
     async def read(self, keep: Keep) -> FilesSeen:
         """Read the changes against the base while the programs are stopped."""
-        await self.sandbox.freeze()
         try:
+            await self.sandbox.freeze()
             if len(self._scan.entries) > _MANY_ENTRIES:
                 scan = await asyncio.to_thread(self._read_upper, keep, ())
             else:

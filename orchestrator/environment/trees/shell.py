@@ -38,6 +38,7 @@ class Shell:
         self._output: Output | None = None
         self._status = bytearray()
         self._answered: asyncio.Future[int] | None = None
+        self._has_exited = False
         self._first = ShellCapture("", frozenset())
 
     async def start(self, *, folder: str, variables: Mapping[str, str], limits: Limits) -> None:
@@ -88,6 +89,8 @@ class Shell:
         assert self._answered is None, "one command at a time"
         self._output, self._answered = output, asyncio.get_running_loop().create_future()
         try:
+            if self._has_exited:
+                raise ShellExited
             await self._send(command.encode(errors="surrogateescape") + b"\0")
             return await self._answered
         except ShellExited:
@@ -144,6 +147,7 @@ class Shell:
 
     def _answer(self, data: bytes) -> None:
         self._status += data
+        self._has_exited = not data
         waiting = self._answered
         if waiting is None or waiting.done():
             return
