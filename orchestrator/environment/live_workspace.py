@@ -7,10 +7,17 @@ import os
 import shlex
 import time
 from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from orchestrator.environment.completed import TIMED_OUT, Completed
-from orchestrator.environment.errors import OutsideWorkspace, ShellBusy, StateLost, WorkspaceFull
+from orchestrator.environment.errors import (
+    OutsideWorkspace,
+    SandboxFailed,
+    ShellBusy,
+    StateLost,
+    WorkspaceFull,
+)
 from orchestrator.environment.states import Base, Service, State, States
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.output import OnOutput, Output
@@ -234,8 +241,8 @@ class LiveWorkspace:
             self._is_closed = True
             await self._settled()
             if self._waiting_shell is not None:
-                await asyncio.wait([self._waiting_shell])
-                self._waiting_shell.result().abandon()
+                with suppress(SandboxFailed):
+                    (await self._waiting_shell).abandon()
             self._shell.abandon()
             await self._tree.close()
 
@@ -260,8 +267,8 @@ class LiveWorkspace:
         return former
 
     def _end(self, *work: Awaitable[None]) -> asyncio.Future[list[None]]:
-        """End something beside other work."""
-        ending = asyncio.gather(*work)
+        """End something beside other work; if its sandbox has died, it has ended."""
+        ending = asyncio.gather(*map(_ended, work))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         return ending
@@ -310,6 +317,11 @@ class LiveWorkspace:
 
     def _from_base(self, script: str) -> str:
         return script.replace(self.base.path, self._tree.place)
+
+
+async def _ended(work: Awaitable[None]) -> None:
+    with suppress(SandboxFailed):
+        await work
 
 
 def _read_all(descriptor: int) -> bytes:

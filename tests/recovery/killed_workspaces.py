@@ -48,6 +48,16 @@ LONGEST_S = 0.9
 HANGS_S = float(os.environ.get("HANGS_S", "60"))
 LENGTH = 12
 
+_VICTIMS = [
+    ["process"],
+    ["zygote", "process"],
+    ["sandbox", "process"],
+    ["sandbox", "sandbox", "process"],
+    ["zygote", "sandbox", "zygote", "process"],
+    ["sandbox", "zygote", "sandbox"],
+]
+"""What is killed of one child, one after another."""
+
 Report = dict[str, Any]
 Tell = Callable[[Report], None]
 
@@ -264,9 +274,10 @@ class Killer:
 
     def _disturb(self, place: Place, work: Callable[[Tell], Any]) -> bool:
         """Let a child work, kill something of it, look; returns whether it has ended."""
-        child, began_s = Child(work), time.monotonic()
-        victim = self._chance.choices(["process", "zygote", "sandbox"], [2, 4, 4])[0]
-        if not child.read(began_s + self._chance.uniform(0, LONGEST_S)):
+        child = Child(work)
+        for victim in self._chance.choice(_VICTIMS):
+            if child.read(time.monotonic() + self._chance.uniform(0, LONGEST_S)):
+                break
             self._kill(child, victim)
         reports = child.end()
         for each in reports:

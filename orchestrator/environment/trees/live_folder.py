@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.managed_root import ManagedRoot
+
+
+_LONGEST_END_S = 5.0
+"""How long a sandbox may take to end."""
 
 
 class LiveFolder:
@@ -42,11 +47,11 @@ class LiveFolder:
         self._add(self._states, states)
 
     def close(self) -> None:
-        """Remove it; idempotent."""
+        """Remove it; idempotent. Waits for programs that are being ended and still write in it."""
         if self._lock >= 0:
             for each in self.path.iterdir():
                 if each.is_dir():
-                    remove_folder(each)
+                    _remove_patiently(each)
             with (
                 self.root.collection_stopped()
             ):  # without its lock it would be taken for a dead one
@@ -63,6 +68,18 @@ class LiveFolder:
         new = [name for name in names if name not in self._named]
         self._named.update(new)
         os.write(descriptor, "".join(f"{name}\n" for name in new).encode())
+
+
+def _remove_patiently(folder: Path) -> None:
+    until_s = time.monotonic() + _LONGEST_END_S
+    while True:
+        try:
+            remove_folder(folder)
+            return
+        except OSError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.005)
 
 
 def named_in(folder: Path, name: str) -> Iterator[str]:

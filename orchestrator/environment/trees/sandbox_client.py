@@ -59,8 +59,12 @@ class Zygote:
             SandboxFailed: the system refuses a namespace or a mount.
         """
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with its, self._lock:
-            send(self._orders, plan, [its.fileno()])
+        try:
+            with its, self._lock:
+                send(self._orders, plan, [its.fileno()])
+        except OSError as error:
+            ours.close()
+            raise SandboxFailed(f"the process that starts sandboxes has died: {error}") from error
         return await Sandbox.connected(ours, self)
 
     def close(self) -> None:
@@ -165,14 +169,19 @@ class Sandbox:
     ) -> dict[str, Any]:
         if self._failure is not None:
             raise self._failure
+        return await self._send(operation, descriptors, **more)
+
+    def _send(
+        self, operation: str, descriptors: Sequence[int] = (), **more: Any
+    ) -> asyncio.Future[dict[str, Any]]:
+        """The answer to come."""
         number = next(self._ids)
         answered = self._answers[number] = self._loop.create_future()
         try:
             send(self._control, {"id": number, "do": operation} | more, descriptors)
         except OSError as error:
             self._fail(SandboxFailed(f"the sandbox has died: {error}"))
-        answer: dict[str, Any] = await answered
-        return answer
+        return answered
 
     def _read(self) -> None:
         try:
@@ -182,9 +191,9 @@ class Sandbox:
         if message is None:
             self._fail(SandboxFailed("the sandbox has died"))
         elif "ended" in message:
-            ended = self._programs.pop(message["ended"]).ended
-            if not ended.done():
-                ended.set_result(message["status"])
+            program = self._programs.pop(message["ended"], None)
+            if program is not None and not program.ended.done():
+                program.ended.set_result(message["status"])
         else:
             self._answered(message | dict(zip(["descriptor"], descriptors, strict=False)))
 
@@ -193,6 +202,8 @@ class Sandbox:
         if answered.done():  # cancelled
             if "descriptor" in message:
                 os.close(message["descriptor"])
+            if "process" in message:  # a program that nobody waits for
+                self._send("kill", process=message["process"])
             return
         if "error" in message:
             answered.set_exception(SandboxFailed(message["error"], message["errno"]))
