@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.environment.trees.overlay_tree import ManagedRoot, OverlayTree
+from orchestrator.environment.managed_root import ManagedRoot
+from orchestrator.environment.trees.overlay_tree import OverlayTree
 from orchestrator.environment.trees.sandbox_client import SandboxFailed, Zygote
 from orchestrator.environment.trees.shell import Output, Shell
 
