@@ -80,6 +80,8 @@ def shared_zygote() -> Zygote:
     """The zygote of this process, which ends with it; started anew if it has ended."""
     process = os.getpid()
     if process not in _zygotes or not _zygotes[process].is_alive:
+        if process in _zygotes:
+            _zygotes[process].close()
         _zygotes.clear()  # those of a process that this one was forked from are not ours
         _zygotes[process] = Zygote()
     return _zygotes[process]
