@@ -48,6 +48,7 @@ class Action:
         beside: states of other workspaces that went into it: edges from them are recorded too.
         is_observed: whether it may change the workspace; else that is neither mounted nor read.
         checkpoint: the name of the checkpoint that it makes; None: it makes none.
+        keeps: the state of that checkpoint, given the result; None: the state that it leaves.
     """
 
     spec: StepSpec
@@ -58,6 +59,12 @@ class Action:
     beside: Sequence[str] = ()
     is_observed: bool = True
     checkpoint: str | None = None
+    keeps: Callable[[Any], str] | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The name of the checkpoint, if that is the state that it leaves."""
+        return self.checkpoint if self.keeps is None else None
 
 
 async def run_action(
@@ -100,7 +107,8 @@ async def run_action(
                 value = await work()
             outcome["result"], value = spec.codec.round_trip(value)
             after = await transaction.commit()
-            outcome["environment"] = _change(step, position, action, before, after)
+            kept = after if action.keeps is None else action.keeps(value)
+            outcome["environment"] = _change(step, position, action, before, after, kept)
         return value
 
 
@@ -133,7 +141,7 @@ class _Transaction:
                 action.spec.name,
                 state,
                 action.spec.effects,
-                label=action.checkpoint,
+                label=action.label,
                 repeat=action.repeat,
                 compensate=action.compensate,
             )
@@ -166,7 +174,7 @@ def _remember_replayed(position: Position, action: Action, step: Replayed) -> No
     elif step.record.workspace is not None:
         position.history.describe(
             step.record.path,
-            label=action.checkpoint,
+            label=action.label,
             repeat=action.repeat,
             compensate=action.compensate,
         )
@@ -180,7 +188,7 @@ def _recorded(step: NewStep) -> AbstractAsyncContextManager[dict[str, Any]]:
 
 
 def _change(
-    step: NewStep, position: Position, action: Action, before: str, after: str
+    step: NewStep, position: Position, action: Action, before: str, after: str, kept: str
 ) -> StateChange:
     """What is recorded of an action beside its outcome."""
     run, record, home = step.context.run, step.record, position.mounting.home
@@ -199,7 +207,7 @@ def _change(
         after,
         attribute=Revertibility.EXTERNAL if is_external else Revertibility.REVERTIBLE,
         seconds=run.since_start_s() - record.started_s,
-        changed=changed.paths,
+        changed=changed.paths if run.recorder.data.is_durable else (),
         num_changed=changed.num_changed,
         num_added=changed.num_added,
         num_removed=changed.num_removed,
@@ -211,15 +219,15 @@ def _change(
         StateEdgeRecord(run.id, record.path, number, action.kind, state, after)
         for number, state in enumerate(action.beside, start=1)
     ]
-    checkpoint = None
+    checkpoint, new = None, sorted({after, kept} - {before})
     if action.checkpoint is not None:
         at_s = run.since_start_s()
         checkpoint = CheckpointRecord(
-            run.id, record.path, action.checkpoint, position.name, after, at_s
+            run.id, record.path, action.checkpoint, position.name, kept, at_s
         )
     return StateChange(
         state_after=after,
-        states=[] if after == before else [state_record(home.states, after, run.clock.wall())],
+        states=[state_record(home.states, each, run.clock.wall()) for each in new],
         edges=[edge, *beside],
         checkpoint=checkpoint,
     )

@@ -16,14 +16,19 @@ from orchestrator.environment.errors import BaseRefused
 from orchestrator.environment.files.base_listing import list_base
 from orchestrator.environment.history import History, Moment
 from orchestrator.environment.homes import Home, home_at
-from orchestrator.environment.merging.applying import checked_base
+from orchestrator.environment.merging.base_check import checked_base
 from orchestrator.environment.mounting import Mounting, require_same_base
 from orchestrator.environment.position import Position
 from orchestrator.environment.state_changes import state_record
 from orchestrator.environment.states import Base, Service, State
 from orchestrator.environment.trees.tree import Confinement, WorkspaceLimits
 from orchestrator.environment.workspace import Workspace
-from orchestrator.execution.context import CallContext, LiveRun, current_context_or_none
+from orchestrator.execution.context import (
+    CallContext,
+    EnvironmentsPlace,
+    LiveRun,
+    current_context_or_none,
+)
 from orchestrator.execution.step_execution import (
     Replayed,
     StepSpec,
@@ -58,6 +63,7 @@ def workspace(
     durability: Durability = "process",
     name: str | None = None,
     backend: Backend | None = None,
+    state: str | None = None,
 ) -> Workspace:
     """A view of a folder in which all changes stay, with a shell: `async with workspace(...)`.
 
@@ -79,9 +85,13 @@ def workspace(
         name: of the workspace in its run; by default the folder's.
         backend: "overlay", or "copies" of the folder, which are slower, at another path, and work
             where the system refuses user namespaces; by default the better one that works.
+        state: the id of a stored state of the folder in which it begins, such as `former` of an
+            apply; by default the folder as it is.
     Raises:
         BaseRefused, when it begins: the folder is missing, is `/` or the home folder, or holds the
             store.
+        StateLost, BaseChanged, when it begins in a state: it is not stored any more, or the folder
+            has changed since.
     """
     folder = Path(base).expanduser().absolute()
     confinement = Confinement(
@@ -96,6 +106,7 @@ def workspace(
         name or folder.name,
         tuple(services),
         durability == "disk",
+        state=state,
     )
     return Workspace(beginning)
 
@@ -106,8 +117,7 @@ class Beginning:
     Args:
         state: the id of the stored state in which it begins; None: the base as it is, with these
             services.
-        root: the managed root of a workspace outside of a run; None: that of the store that the
-            settings name.
+        place: where the states are, of a workspace outside of a run; None: where the settings say.
     """
 
     def __init__(
@@ -118,22 +128,24 @@ class Beginning:
         durable: bool,
         *,
         state: str | None = None,
-        root: Path | None = None,
+        place: EnvironmentsPlace | None = None,
     ) -> None:
         self._kind = kind
         self._name = name
         self._services = services
         self._durable = durable
         self._state = state
-        self._root = root
+        self._place = place
         self._run: LiveRun | None = None
         self._home: Home | None = None
         self._names: set[str] = set()
 
-    def anew(self, state: str | None = None, *, root: Path | None = None) -> Beginning:
+    def anew(
+        self, state: str | None = None, *, place: EnvironmentsPlace | None = None
+    ) -> Beginning:
         """For another workspace of the same kind; see the arguments of this class."""
         parts = self._kind, self._name, self._services, self._durable
-        return Beginning(*parts, state=state, root=root)
+        return Beginning(*parts, state=state, place=place)
 
     async def begin(self, workspace: Workspace) -> None:
         """Record a workspace's beginning, or take over the recorded one.
@@ -145,8 +157,8 @@ class Beginning:
         """
         context = current_context_or_none()
         self._run = None if context is None else context.run
-        root = self._root if self._run is None else self._run.environments
-        self._home = home_at(root, self._durable)
+        place = self._place if self._run is None else self._run.environments
+        self._home = home_at(place, self._durable)
         try:
             if context is None:
                 begun, is_new, path = await self._new(), True, "begin"
@@ -198,7 +210,7 @@ class Beginning:
     def _base_state(self) -> State:
         assert self._home is not None
         environments = self._home.environments
-        folder = checked_base(Path(self._kind.base), environments.root.path)
+        folder = checked_base(self._kind.base, environments.root.path, environments.store)
         listing = list_base(folder)
         stored = environments.root.blobs.add(listing.to_bytes())
         base = Base(str(folder), listing.identity, stored)
@@ -208,7 +220,7 @@ class Beginning:
         assert self._home is not None
         assert self._state is not None
         environments = self._home.environments
-        folder = checked_base(Path(self._kind.base), environments.root.path)
+        folder = checked_base(self._kind.base, environments.root.path, environments.store)
         state = environments.states.get(self._state)
         if state.base.path != str(folder):
             reason = f"the state {state.id[:12]} in which it is to begin is one of"
@@ -218,7 +230,8 @@ class Beginning:
         return state
 
     async def _recorded(self, context: CallContext) -> tuple[Begun, bool, str]:
-        arguments = digest_of(self._kind.base, self._name, *map(str, self._services))
+        given = [] if self._state is None else [self._state]
+        arguments = digest_of(self._kind.base, self._name, *map(str, self._services), *given)
         spec = StepSpec("workspace", StepKind.STEP, _BEGUN, Effects.ENV, arguments=arguments)
         step = await begin_or_replay(context, spec)
         if isinstance(step, Replayed):

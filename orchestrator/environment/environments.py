@@ -16,6 +16,7 @@ from orchestrator.environment.live_workspace import LiveWorkspace, variables_for
 from orchestrator.environment.managed_root import ManagedRoot
 from orchestrator.environment.states import State, States
 from orchestrator.environment.trees.copy_tree import CopyTree
+from orchestrator.environment.trees.enforcement import GAPS
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.overlay_tree import OverlayTree
 from orchestrator.environment.trees.sandbox_client import shared_zygote
@@ -57,13 +58,16 @@ class _Waiting:
 class Environments:
     """All open workspaces of one managed root, in one event loop.
 
+    Args:
+        store: the file of the store, which no base may hold; None: it is no file.
     Attributes:
         backend: of workspaces that ask for none; None: not known yet.
     """
 
     backend: Backend | None = None
 
-    def __init__(self, root: Path, *, durable: bool = False) -> None:
+    def __init__(self, root: Path, *, store: Path | None = None, durable: bool = False) -> None:
+        self.store = store
         self.root = ManagedRoot(root)
         self.states = States(self.root, durable=durable)
         self._bases: dict[str, BaseFolder] = {}
@@ -131,7 +135,11 @@ class Environments:
         except SandboxFailed as error:
             held = await self._prepare_by("copies", kind, files)
             self.backend = "copies"
-            logger.warning("workspaces are copies of their bases here, as overlays fail: %s", error)
+            gaps = [GAPS[each] for each in held.tree.sandbox.enforcement.not_enforced]
+            logger.warning(
+                "workspaces are copies of their bases here, as overlays fail: %s%s",
+                *(error, "".join(f"; {gap}" for gap in gaps)),
+            )
         return held
 
     async def _prepare_by(self, backend: Backend, kind: WorkspaceKind, files: Files) -> _Waiting:

@@ -179,12 +179,8 @@ class BaseChanged(OrchestrateError):
 class ApplyFailed(OrchestrateError):
     """The system refused to write the base."""
 
-    def __init__(self, base: str, path: str, reason: str, *, is_undone: bool = True) -> None:
+    def __init__(self, base: str, path: str, reason: str, is_undone: bool = True) -> None:
         super().__init__(base, path, reason, is_undone)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        base, path, reason, is_undone = self.args
-        return _apply_failed, (base, path, reason, is_undone)
 
     @property
     def is_undone(self) -> bool:
@@ -257,10 +253,6 @@ class InvalidResolution(OrchestrateError, ValueError):
     def __str__(self) -> str:
         path, reason = self.args
         return f"on_conflict cannot resolve {path!r} so: {reason}"
-
-
-def _apply_failed(base: str, path: str, reason: str, is_undone: bool) -> ApplyFailed:
-    return ApplyFailed(base, path, reason, is_undone=is_undone)
 
 
 def _listed(things: Sequence[object]) -> str:

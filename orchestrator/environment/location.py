@@ -6,11 +6,12 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from orchestrator.execution.context import EnvironmentsPlace
 from store.database.private_files import data_folder
 from store.database.urls import file_of, is_sqlite, normalised, without_password
 
 
-def environments_folder(store_url: str, given: str | None = None) -> Path:
+def environments_place(store_url: str, given: str | None = None) -> EnvironmentsPlace:
     """The managed root of a store: `x.environments` for a SQLite file x.db, else in users' data.
 
     Args:
@@ -18,10 +19,11 @@ def environments_folder(store_url: str, given: str | None = None) -> Path:
     Raises:
         StoreUnreachable: the URL is not valid.
     """
-    if given is not None:
-        return Path(given).expanduser().absolute()
     address = normalised(store_url)
-    if is_sqlite(address):
-        return file_of(address).with_suffix(".environments")
+    store = file_of(address) if is_sqlite(address) else None
+    if given is not None:
+        return EnvironmentsPlace(Path(given).expanduser().absolute(), store)
+    if store is not None:
+        return EnvironmentsPlace(store.with_suffix(".environments"), store)
     name = blake3(without_password(address).encode()).hexdigest()[:16]
-    return data_folder() / "environments" / name
+    return EnvironmentsPlace(data_folder() / "environments" / name, None)

@@ -1,4 +1,4 @@
-"""Merges, compares and applies stored states of one base."""
+"""Merges and compares stored states of one base."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.environment.environments import Environments
-from orchestrator.environment.merging.applying import Applied
 from orchestrator.environment.merging.change_set import ChangeSet, changes_between
 from orchestrator.environment.merging.contents import reader
 from orchestrator.environment.merging.differences import differences
@@ -73,7 +72,3 @@ def change_set(
         text_of=differences(*manifests, base, in_deleted=True),
         text_limit=text_limit,
     )
-
-
-def applied(home: Environments, state: State, *, git: bool) -> Applied:
-    raise NotImplementedError

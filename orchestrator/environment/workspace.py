@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextvars import ContextVar, Token
-from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from orchestrator.durability.digests import digest_of
@@ -17,21 +16,16 @@ from orchestrator.environment.completed import Completed
 from orchestrator.environment.errors import NotRevertible, WorkspaceBusy
 from orchestrator.environment.history import History
 from orchestrator.environment.live_workspace import OUTPUT_BYTES
-from orchestrator.environment.merging.applying import Applied
 from orchestrator.environment.merging.change_set import TEXT_LIMIT, ChangeSet
 from orchestrator.environment.merging.resolving import OnConflict
 from orchestrator.environment.mounting import Mounting
 from orchestrator.environment.position import Position
-from orchestrator.environment.state_merging import (
-    MergeResult,
-    applied,
-    change_set,
-    merged_state,
-)
+from orchestrator.environment.state_applying import Applied, apply_state
+from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
 from orchestrator.environment.states import Service
 from orchestrator.environment.trees.output import OnOutput
-from orchestrator.execution.context import current_context_or_none
-from orchestrator.execution.step_execution import StepSpec
+from orchestrator.execution.context import EnvironmentsPlace, current_context_or_none
+from orchestrator.execution.step_execution import Reconcile, StepSpec
 from store.records import Effects, StepKind
 from store.state_records import EdgeKind
 
@@ -43,7 +37,7 @@ _current: ContextVar[Workspace | None] = ContextVar("orchestrate_workspace", def
 class Origin(Protocol):
     """What a workspace and its forks began with."""
 
-    def anew(self, state: str | None = None, *, root: Path | None = None) -> Origin:
+    def anew(self, state: str | None = None, *, place: EnvironmentsPlace | None = None) -> Origin:
         """For another workspace of the same kind."""
         ...
 
@@ -376,18 +370,20 @@ class Workspace:
     async def apply(self, *, git: bool = False) -> Applied:
         """Write the changes to the base: an effect on the outside world.
 
-        What it replaces is stored before, so that it can be undone.
+        What it replaces is stored as a state, the `former` of the result: to apply that is to undo.
 
         Args:
             git: also changes below .git.
         Raises:
+            BaseRefused: the folder cannot be written.
             BaseChanged: the base's user has changed the same files meanwhile; nothing is written.
             ApplyFailed: the disk is full, for example; what was written is taken back.
         """
 
         async def work(here: Workspace) -> Applied:
-            state = here.position.mounting.home.states.get(here.state)
-            return await asyncio.to_thread(applied, here.position.mounting.home, state, git=git)
+            home = here.position.mounting.home
+            state = home.states.get(here.state)
+            return await asyncio.to_thread(apply_state, home, state, git=git)
 
         return await self._do(
             "apply",
@@ -397,6 +393,9 @@ class Workspace:
             annotation=Applied,
             may_repeat=False,
             effects=Effects.EXTERNAL,
+            reconcile=_nothing_known,
+            checkpoint="before apply",
+            keeps=lambda applied: applied.former,
         )
 
     async def discard(self) -> None:
@@ -421,13 +420,15 @@ class Workspace:
         """Whether it was entered, or is a fork."""
         return self._position is not None
 
-    def anew(self, state: str | None = None, *, root: Path | None = None) -> Workspace:
+    def anew(
+        self, state: str | None = None, *, place: EnvironmentsPlace | None = None
+    ) -> Workspace:
         """For the modules of this package: another one with the same options, which begins later.
 
         Args:
-            state, root: as of Beginning.
+            state, place: as of Beginning.
         """
-        return Workspace(self._origin.anew(state, root=root))
+        return Workspace(self._origin.anew(state, place=place))
 
     def place(self, name: str, mounting: Mounting, history: History) -> None:
         """For the modules of this package: it has begun."""
@@ -445,8 +446,10 @@ class Workspace:
         is_call: bool = False,
         may_repeat: bool = True,
         effects: Effects = Effects.ENV,
+        reconcile: Reconcile | None = None,
         beside: Sequence[str] = (),
         checkpoint: str | None = None,
+        keeps: Callable[[Any], str] | None = None,
     ) -> R:
         """One operation: a part of the action around it, or an action of its own."""
         position = self.position
@@ -460,12 +463,14 @@ class Workspace:
                 StepKind.TOOL if is_call else StepKind.STEP,
                 ValueCodec(f"{name} of a workspace", annotation),
                 effects,
+                reconcile=reconcile,
                 arguments=digest_of(position.name, *arguments),
             ),
             kind=kind,
             repeat=work if may_repeat else None,
             beside=beside,
             checkpoint=checkpoint,
+            keeps=keeps,
         )
         return await run_action(current_context_or_none(), position, action, lambda: work(self))
 
@@ -514,3 +519,8 @@ class Workspace:
 
 async def _nothing(_: Workspace) -> None:
     return None
+
+
+async def _nothing_known() -> None:
+    """An apply that was interrupted is done again: it completes what it had begun to write."""
+    return

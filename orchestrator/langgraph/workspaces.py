@@ -96,8 +96,8 @@ class GraphWorkspaces:
         start = await state_at(reader(saver), config)
         _warn_without_state(start)
         runtime = runtime_around()
-        root = None if runtime is None else runtime.environments
-        async with self._template.anew(start.state, root=root) as ws:
+        place = None if runtime is None else runtime.environments
+        async with self._template.anew(start.state, place=place) as ws:
             yield ws
 
     def for_update(self, graph: Graph) -> Graph:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, RunClock
@@ -21,7 +20,11 @@ from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import RunCancelled, RunNotResumable, RuntimeDraining
 from orchestrator.events import Listener
 from orchestrator.execution.causality import own_task
-from orchestrator.execution.context import LiveRun, current_context_or_none
+from orchestrator.execution.context import (
+    EnvironmentsPlace,
+    LiveRun,
+    current_context_or_none,
+)
 from orchestrator.execution.engines import Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
@@ -59,8 +62,7 @@ class Runtime(RunControl):
         durable: record arguments and results, so that an interrupted run can be resumed.
         record_text: record prompts and answers as well.
         user: the user of runs, unless their flows name one.
-        environments: the folder of the states of workspaces; None: that of the store that the
-            settings name.
+        environments: where the states of workspaces are; None: where the settings say.
         on_event: called with every event of every run, for display. A listener that raises is
             logged and not called again; the runs continue.
     """
@@ -76,7 +78,7 @@ class Runtime(RunControl):
         durable: bool = True,
         record_text: bool = False,
         user: str = "",
-        environments: Path | None = None,
+        environments: EnvironmentsPlace | None = None,
         on_event: Sequence[Listener] = (),
     ) -> None:
         super().__init__(store, clock)

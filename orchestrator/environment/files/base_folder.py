@@ -19,6 +19,11 @@ _KINDS: dict[int, Kind] = {
 }
 
 
+def kind_of(status: os.stat_result | None) -> Kind | None:
+    """What a state calls this; None: nothing that it can hold."""
+    return None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
+
+
 class BaseFolder:
     """A base, with the digests of those of its files that were needed so far.
 
@@ -33,13 +38,12 @@ class BaseFolder:
 
     def kind(self, path: str) -> Kind | None:
         """What the base has at a path; None: nothing that a state can hold."""
-        status = self._status(path)
-        return None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
+        return kind_of(self._status(path))
 
     def is_same(self, path: str, entry: Entry) -> bool:
         """Whether the base has this at a path, times aside; reads a file only if it may be."""
         status = self._status(path)
-        if status is None or _KINDS.get(stat.S_IFMT(status.st_mode)) != entry.kind:
+        if status is None or kind_of(status) != entry.kind:
             return False
         if entry.kind == "link":
             return os.readlink(self._place(path)) == entry.content
@@ -64,7 +68,7 @@ class BaseFolder:
             OSError: it cannot be read.
         """
         status = self._status(path)
-        kind = None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
+        kind = kind_of(status)
         if status is None or kind is None:
             return None
         size, content = 0, ""
@@ -89,9 +93,9 @@ class BaseFolder:
 
     def _status(self, path: str) -> os.stat_result | None:
         try:
-            for parent in parents_of(path):
+            for parent in parents_of(path):  # a link to a folder is none
                 if not stat.S_ISDIR(os.lstat(self._place(parent)).st_mode):
-                    return None  # a link to a folder is none
+                    return None
             return os.lstat(self._place(path))
         except FileNotFoundError:
             return None

@@ -73,7 +73,11 @@ class OverlayTree:
             "work": work,
             "network": self._confinement.network,
             "private": private,
-            "hide": [folder for folder in hidden if not _is_below(folder, private)],
+            "hide": [
+                folder
+                for folder in hidden
+                if _is_below(folder, [self.place]) or not _is_below(folder, private)
+            ],
         }
         self.sandbox = await zygote.fork(plan)
         self._mounted(files, upper)

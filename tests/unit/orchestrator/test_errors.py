@@ -138,3 +138,19 @@ def test_all_public_names_exist_and_are_sorted() -> None:
     assert sorted(orchestrator.__all__) == orchestrator.__all__
     for name in orchestrator.__all__:
         assert getattr(orchestrator, name) is not None
+
+
+def test_an_error_about_many_paths_names_some_and_counts_the_others() -> None:
+    paths = [f"file{number}" for number in range(12)]
+    error = BaseChanged("/repo", paths)
+    assert error.paths == tuple(paths)
+    assert "'file0', " in str(error)
+    assert "'file9' and 2 more; nothing was written" in str(error)
+
+
+def test_a_failed_apply_says_whether_it_was_undone() -> None:
+    for is_undone in (True, False):
+        error = ApplyFailed("/repo", "a", "Permission denied", is_undone=is_undone)
+        again = pickle.loads(pickle.dumps(error))
+        assert error.is_undone == again.is_undone == is_undone
+        assert ("as it was before" in str(again)) == is_undone

@@ -15,6 +15,8 @@ from orchestrator.environment.beginning import workspace
 from orchestrator.environment.completed import CommandFailed, Completed
 from orchestrator.environment.environments import Environments
 from orchestrator.environment.errors import (
+    BaseChanged,
+    BaseRefused,
     MergeConflict,
     NotRevertible,
     NoWorkspace,
@@ -25,6 +27,7 @@ from orchestrator.environment.errors import (
     WorkspaceBusy,
     WorkspaceFull,
 )
+from orchestrator.environment.state_applying import Applied
 from orchestrator.environment.trees.tree import WorkspaceLimits
 from orchestrator.environment.workspace import Workspace, current_workspace
 from store.records import Effects
@@ -224,7 +227,7 @@ async def test_branches_that_share_a_workspace_are_refused(tmp_path: Path) -> No
 
 async def test_a_fork_is_refused_while_something_runs_in_the_background(tmp_path: Path) -> None:
     async with workspace(base_in(tmp_path)) as ws:
-        await ws.shell("sleep 100 & true")
+        await ws.shell("sleep 100 & sleep 0.2")
         with pytest.raises(ShellBusy, match=r"sleep 100"):
             await ws.fork()
         await ws.shell("kill %1; wait")
@@ -482,6 +485,84 @@ async def test_a_fork_ends_alone_or_with_its_origin(tmp_path: Path) -> None:
             await fork.run("true")
         assert current_workspace() is ws
         assert len(list(ws.position.mounting.home.root.live.iterdir())) <= 3
+
+
+async def test_changes_are_applied_and_the_former_state_undoes_that(tmp_path: Path) -> None:
+    base = base_in(tmp_path, kept="kept\n", old="old\n", gone="gone\n")
+
+    @flow
+    async def body() -> Applied:
+        async with workspace(base) as ws:
+            await ws.run("rm gone; echo new > old; mkdir d; echo d > d/f")
+            return await ws.apply()
+
+    async with runtime_in(tmp_path) as runtime:
+        applied = (await runtime.run(body)).value
+    assert (applied.added, applied.replaced, applied.deleted) == (("d", "d/f"), ("old",), ("gone",))
+    assert (base / "old").read_text() == "new\n"
+    assert (base / "d" / "f").read_text() == "d\n"
+
+    @flow
+    async def undo(former: str) -> dict[str, str]:
+        async with workspace(base, state=former) as ws:
+            shown = await files_of(ws)
+            await ws.apply()
+            return shown
+
+    async with runtime_in(tmp_path) as runtime:
+        shown = (await runtime.run(undo, applied.former)).value
+    assert shown == {"kept": "kept\n", "old": "old\n", "gone": "gone\n"}
+    assert {path.name: path.read_text() for path in base.iterdir()} == shown
+
+
+async def test_an_apply_is_refused_if_the_base_has_other_changes_there(tmp_path: Path) -> None:
+    base = base_in(tmp_path, a="a\n", b="b\n")
+    async with workspace(base) as ws:
+        await ws.run("echo ours > a")
+        (base / "a").write_text("theirs\n")
+        (base / "c").write_text("elsewhere\n")
+        with pytest.raises(BaseChanged, match="'a'"):
+            await ws.apply()
+        assert (base / "a").read_text() == "theirs\n"
+        await ws.run("rm a; mv b d")
+
+
+async def test_an_apply_that_was_cut_off_before_its_record_is_completed(tmp_path: Path) -> None:
+    base, fails = base_in(tmp_path, a="a\n"), [True]
+
+    @flow
+    async def body() -> Applied:
+        async with workspace(base) as ws:
+            await ws.run("echo b > b; rm a")
+            return await ws.apply()
+
+    async with runtime_in(tmp_path) as runtime:
+        finish = runtime.store
+
+        with pytest.MonkeyPatch.context() as patched:
+
+            def killed(*_: object, **__: object) -> None:
+                if fails[0]:
+                    raise asyncio.CancelledError
+
+            patched.setattr("orchestrator.environment.actions._change", killed)
+            with pytest.raises(asyncio.CancelledError):
+                await runtime.run(body.options(run_id="r"))
+        assert finish is runtime.store
+    assert not (base / "a").exists()
+    fails[0] = False
+    async with runtime_in(tmp_path) as runtime:
+        await runtime.resume("r", body)
+    assert [path.name for path in base.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("folder", ["/", "~", "missing", "file", "{store}", ""])
+async def test_folders_that_cannot_be_a_base_are_refused(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("x")
+    place = {"{store}": str(tmp_path), "file": str(tmp_path / "file")}.get(folder, folder)
+    with pytest.raises(BaseRefused, match="cannot be the base"):
+        async with workspace(place):
+            pass
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])

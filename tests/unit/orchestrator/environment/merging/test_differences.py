@@ -156,7 +156,7 @@ def test_names_are_quoted_as_git_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("subprocesses")
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_git_apply_takes_the_differences_of_random_trees(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -174,7 +174,7 @@ def test_git_apply_takes_the_differences_of_random_trees(
     assert found == expected
 
 
-@settings(max_examples=200)
+@settings(deadline=None)
 @given(st.data())
 def test_all_that_differs_is_listed_once_and_nothing_else(data: st.DataObject) -> None:
     base = data.draw(trees())
@@ -200,6 +200,13 @@ def test_a_deleted_folder_is_one_difference_and_an_added_one_is_listed_with_its_
     ]
     restored = between({}, tree, base=tree)  # as after a rewind: no manifest lists them
     assert [each.path for each in restored] == ["d", "d/e", "d/e/f"]
+
+
+def test_deep_trees_are_compared() -> None:
+    deep = "/".join(["d"] * 300)
+    tree = {"/".join(["d"] * depth): FOLDER for depth in range(1, 301)} | {f"{deep}/f": FILE}
+    assert [each.path for each in between(tree, tree | {f"{deep}/f": file(b"")})] == [f"{deep}/f"]
+    assert len(between({}, tree)) == len(between(tree, {}, in_deleted=True)) == 301
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def plainly_merged(ancestor: Tree, ours: Tree, theirs: Tree) -> dict[str, Entry]
     return found
 
 
-@settings(max_examples=300)
+@settings(deadline=None)
 @given(histories())
 def test_a_merge_is_that_of_the_whole_trees(history: tuple[Tree, Tree, Tree, Tree]) -> None:
     base, ancestor, ours, theirs = history
@@ -94,7 +94,7 @@ def test_a_merge_is_that_of_the_whole_trees(history: tuple[Tree, Tree, Tree, Tre
         assert contents(result.manifest) == contents(manifest_of(expected, base))
 
 
-@settings(max_examples=300)
+@settings(deadline=None)
 @given(histories())
 def test_the_result_is_canonical_whatever_takes_the_place_of_conflicts(
     history: tuple[Tree, Tree, Tree, Tree],
@@ -105,7 +105,7 @@ def test_the_result_is_canonical_whatever_takes_the_place_of_conflicts(
         assert contents(manifest_of(tree_of(manifest, base), base)) == contents(manifest)
 
 
-@settings(max_examples=200)
+@settings(deadline=None)
 @given(histories())
 def test_the_order_of_the_sides_does_not_matter(history: tuple[Tree, Tree, Tree, Tree]) -> None:
     base, ancestor, ours, theirs = history
@@ -220,6 +220,15 @@ def test_each_file_of_a_folder_added_in_a_deleted_one_conflicts(base: Tree) -> N
     ]
     kept = resolved(ancestor, {}, theirs, base, "theirs")
     assert tree_of(kept, base) == theirs
+
+
+def test_deep_trees_are_merged() -> None:
+    deep = "/".join(["d"] * 300)
+    folders = {"/".join(["d"] * depth): FOLDER for depth in range(1, 301)}
+    ancestor, ours, theirs = (folders | {f"{deep}/f": entry} for entry in (FILE, OURS, THEIRS))
+    assert merged(ancestor, ours, theirs).manifest == {f"{deep}/f": BOTH}
+    (conflict,) = merged(ancestor, {}, theirs).conflicts
+    assert conflict.path == f"{deep}/f"
 
 
 def test_a_folder_deleted_on_one_side_and_untouched_on_the_other_is_deleted() -> None:
