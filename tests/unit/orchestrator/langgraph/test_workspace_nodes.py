@@ -15,6 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import RetryPolicy
 
 from orchestrator import (
+    BaseChanged,
     DeadlineExceeded,
     OutsideRun,
     Workspace,
@@ -221,6 +222,23 @@ async def test_what_is_done_at_a_checkpoint_does_not_reach_the_graph(tmp_path: P
             await ws.run("rm lines")
         assert await lines_at(graph) == ["a", "b"]
         assert await lines_at(graph, await checkpoint_with(graph, "a")) == ["a"]
+
+
+async def test_the_state_of_a_checkpoint_can_be_applied_after_which_a_thread_begins_anew(
+    tmp_path: Path,
+) -> None:
+    base = base_in(tmp_path)
+    graph = attach(chain("a", "b").compile(checkpointer=InMemorySaver()), workspace=base)
+    async with runtime_in(tmp_path):
+        await graph.ainvoke(NOTHING, THREAD)
+        async with graph.workspace_at(await checkpoint_with(graph, "a")) as ws:
+            await ws.apply()
+        assert (base / "lines").read_text() == "a\n"
+        with pytest.raises(BaseChanged, match="lines"):
+            await graph.ainvoke(NOTHING, THREAD)
+        other: Any = {"configurable": {"thread_id": "two"}}
+        await graph.ainvoke(NOTHING, other)
+        assert await lines_at(graph, other) == ["a", "a", "b"]
 
 
 async def test_options_of_the_workspace_hold_for_each_invocation(tmp_path: Path) -> None:

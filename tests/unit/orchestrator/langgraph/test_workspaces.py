@@ -84,7 +84,10 @@ async def test_the_shell_goes_back_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["overlay", "copies"])
-async def test_files_go_back_on_either_backend(tmp_path: Path, backend: Backend) -> None:
+async def test_files_go_back_on_either_backend(
+    tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATE_STORE", f"sqlite:///{tmp_path / 'outside.db'}")
     await require_backend(tmp_path, backend)
     given = workspace(base_in(tmp_path), backend=backend)
     graph = attach(chain("a", "b").compile(checkpointer=InMemorySaver()), workspace=given)
