@@ -17,7 +17,11 @@ from langgraph.types import Command, interrupt
 from orchestrator import current_workspace, workspace
 from orchestrator.environment.environments import Backend
 from orchestrator.langgraph import attach
-from tests.unit.orchestrator.environment.workspace_samples import base_in, require_backend, runtime_in
+from tests.unit.orchestrator.environment.workspace_samples import (
+    base_in,
+    require_backend,
+    runtime_in,
+)
 from tests.unit.orchestrator.langgraph.workspace_graphs import (
     NOTHING,
     THREAD,
