@@ -105,8 +105,11 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "PackageShadowed",
             "AnswerRefused",
             "ArgumentsDiffer",
+            "EffectsAfterFork",
+            "NoForkPoint",
             "NoOpenQuestion",
             "RunAlreadyEnded",
+            "RunNotForkable",
             "RunNotResumable",
         ],
         "serving.errors": [

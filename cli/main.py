@@ -15,6 +15,7 @@ from cli.commands import (
     cancel,
     checkpoints,
     doctor,
+    fork,
     gc,
     logs,
     patterns,
@@ -38,6 +39,7 @@ _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANI
 _COMMAND_ORDER = (
     "run",
     "resume",
+    "fork",
     "answer",
     "cancel",
     "ps",
@@ -79,6 +81,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app, name="run")
 app.command(epilog=resume.EPILOG)(resume.resume)
+app.command(epilog=fork.EPILOG)(fork.fork)
 app.command(epilog=answer.EPILOG)(answer.answer)
 app.command(epilog=cancel.EPILOG)(cancel.cancel)
 app.command(epilog="Example: orchestrate ps --status failed --user alice --tag team=sea --limit 5")(

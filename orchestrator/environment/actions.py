@@ -49,6 +49,7 @@ class Action:
         is_observed: whether it may change the workspace; else that is neither mounted nor read.
         checkpoint: the name of the checkpoint that it makes; None: it makes none.
         keeps: the state of that checkpoint, given the result; None: the state that it leaves.
+        leaves: the state that it leaves, given the result; None: the one that is shown then.
     """
 
     spec: StepSpec
@@ -60,6 +61,7 @@ class Action:
     is_observed: bool = True
     checkpoint: str | None = None
     keeps: Callable[[Any], str] | None = None
+    leaves: Callable[[Any], str] | None = None
 
     @property
     def label(self) -> str | None:
@@ -89,7 +91,7 @@ async def run_action(
         with position.acting(spec.name):
             async with _Transaction(position, action, path=os.urandom(8).hex()) as transaction:
                 value = await work()
-                await transaction.commit()
+                await transaction.commit(value)
             return value
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
@@ -106,7 +108,7 @@ async def run_action(
             with using_context(step.context):
                 value = await work()
             outcome["result"], value = spec.codec.round_trip(value)
-            after = await transaction.commit()
+            after = await transaction.commit(value)
             kept = after if action.keeps is None else action.keeps(value)
             outcome["environment"] = _change(step, position, action, before, after, kept)
         return value
@@ -126,14 +128,18 @@ class _Transaction:
             await self._position.mount()
         return self
 
-    async def commit(self) -> str:
+    async def commit(self, value: Any) -> str:
         """Store the state that the action has left, which is the workspace's from now on.
 
+        Args:
+            value: the action's result.
         Returns:
             Its id.
         """
         action, state = self._action, self._before
-        if action.is_observed:
+        if action.leaves is not None:
+            state = action.leaves(value)
+        elif action.is_observed:
             state = (await self._position.mounting.live.capture()).id
         if action.kind is not EdgeKind.REWIND:
             moment = Moment(

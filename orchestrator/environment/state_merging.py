@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.environment.environments import Environments
+from orchestrator.environment.errors import BaseChanged
 from orchestrator.environment.merging.change_set import ChangeSet, changes_between
 from orchestrator.environment.merging.contents import reader
 from orchestrator.environment.merging.differences import differences
@@ -34,9 +35,12 @@ async def merged_state(
 
     Raises:
         StateLost: one of them is not stored any more.
+        BaseChanged: one of them was applied meanwhile, and another one was not.
         MergeConflict, InvalidResolution: as `merge_sides`.
     """
     ancestor, *sides = (home.states.get(each) for each in (ancestor_id, *side_ids))
+    if any(side.base != ancestor.base for side in sides):
+        raise BaseChanged(ancestor.base.path, ())  # one of them was applied meanwhile
     base = home.base_folder(ancestor.base.path)
     merged = await merge_sides(
         home.states.manifest(ancestor),

@@ -395,7 +395,9 @@ class Workspace:
             effects=Effects.EXTERNAL,
             reconcile=_nothing_known,
             checkpoint="before apply",
+            is_observed=False,
             keeps=lambda applied: applied.former,
+            leaves=lambda applied: applied.state,
         )
 
     async def discard(self) -> None:
@@ -449,7 +451,9 @@ class Workspace:
         reconcile: Reconcile | None = None,
         beside: Sequence[str] = (),
         checkpoint: str | None = None,
+        is_observed: bool = True,
         keeps: Callable[[Any], str] | None = None,
+        leaves: Callable[[Any], str] | None = None,
     ) -> R:
         """One operation: a part of the action around it, or an action of its own."""
         position = self.position
@@ -470,7 +474,9 @@ class Workspace:
             repeat=work if may_repeat else None,
             beside=beside,
             checkpoint=checkpoint,
+            is_observed=is_observed,
             keeps=keeps,
+            leaves=leaves,
         )
         return await run_action(current_context_or_none(), position, action, lambda: work(self))
 

@@ -16,6 +16,7 @@ COMMANDS = [
     ["run"],
     ["run", "deep-research"],
     ["resume"],
+    ["fork"],
     ["answer"],
     ["cancel"],
     ["ps"],

@@ -224,6 +224,9 @@ async def right_control(runtime: Runtime) -> None:
     assert_type(await runtime.cancel("an-id"), RunInfo)
     assert_type((await runtime.resume("an-id", a_flow, deadline="60s")).value, Point)
     assert_type((await a_flow.resume("an-id", deadline=60)).value, Point)
+    assert_type((await runtime.fork("an-id", a_flow, at="plan", deadline=60)).value, Point)
+    assert_type((await a_flow.fork("an-id", at="plan", arguments={"text": "y"})).value, Point)
+    assert_type((await runtime.get("an-id")).forked_from, str | None)
     assert_type(await input_required("x?", schema=Point), Point)
     assert_type(await input_required("x?", stops_clock=True), str)
 
@@ -253,6 +256,8 @@ async def wrong_control(runtime: Runtime) -> None:
     await runtime.runs(status="lost")  # type: ignore[arg-type]
     await runtime.runs("a-flow")  # type: ignore[call-arg]
     await runtime.cancel()  # type: ignore[call-arg]
+    await runtime.fork("an-id")  # type: ignore[call-arg]
+    await a_flow.fork("an-id", "plan")  # type: ignore[call-arg]
     await runtime.resume("an-id", deadline=[1])  # type: ignore[arg-type]
     (await runtime.get("an-id")).status = "failed"  # type: ignore[misc]
 
