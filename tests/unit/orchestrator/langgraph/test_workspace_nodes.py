@@ -224,7 +224,26 @@ async def test_what_is_done_at_a_checkpoint_does_not_reach_the_graph(tmp_path: P
         assert await lines_at(graph, await checkpoint_with(graph, "a")) == ["a"]
 
 
-async def test_the_state_of_a_checkpoint_can_be_applied_after_which_a_thread_begins_anew(
+async def test_a_node_that_applies_takes_its_thread_along(tmp_path: Path) -> None:
+    async def publish(_: Lines) -> Lines:
+        ws = current_workspace()
+        assert ws is not None
+        await ws.apply()
+        return await append("published")
+
+    base = base_in(tmp_path)
+    graph = attach(
+        chain("a", ("publish", publish), "b").compile(checkpointer=InMemorySaver()), workspace=base
+    )
+    async with runtime_in(tmp_path):
+        await graph.ainvoke(NOTHING, THREAD)
+        assert (base / "lines").read_text() == "a\n"
+        assert await lines_at(graph) == ["a", "published", "b"]
+        await graph.ainvoke(None, await checkpoint_with(graph, "a", "published"))
+        assert await lines_at(graph) == ["a", "published", "b"]
+
+
+async def test_a_thread_whose_files_were_applied_from_outside_ends_and_another_begins_with_them(
     tmp_path: Path,
 ) -> None:
     base = base_in(tmp_path)
