@@ -60,6 +60,22 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "WouldBlock",
             "WrongLoop",
         ],
+        "orchestrator.environment.errors": [
+            "ApplyBusy",
+            "ApplyFailed",
+            "ApplyUnfinished",
+            "BaseChanged",
+            "CommandFailed",
+            "MergeConflict",
+            "NoWorkspace",
+            "NotRevertible",
+            "SandboxFailed",
+            "ServiceFailed",
+            "ShellBusy",
+            "StateLost",
+            "WorkspaceBusy",
+            "WorkspaceFull",
+        ],
         "patterns.errors": ["PatternError"],
         "serving.errors": [
             "ServingError",
@@ -77,6 +93,11 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
         "cli.errors": ["CommandError"],
     },
     ExitCode.BAD_INPUT: {
+        "orchestrator.environment.errors": [
+            "BaseRefused",
+            "InvalidResolution",
+            "OutsideWorkspace",
+        ],
         "orchestrator.errors": [
             "InvalidDuration",
             "InvalidRunId",
@@ -84,8 +105,11 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "PackageShadowed",
             "AnswerRefused",
             "ArgumentsDiffer",
+            "EffectsAfterFork",
+            "NoForkPoint",
             "NoOpenQuestion",
             "RunAlreadyEnded",
+            "RunNotForkable",
             "RunNotResumable",
         ],
         "serving.errors": [

@@ -13,7 +13,9 @@ from cli.commands import (
     answer,
     bench,
     cancel,
+    checkpoints,
     doctor,
+    fork,
     gc,
     logs,
     patterns,
@@ -37,12 +39,14 @@ _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANI
 _COMMAND_ORDER = (
     "run",
     "resume",
+    "fork",
     "answer",
     "cancel",
     "ps",
     "show",
     "logs",
     "watch",
+    "checkpoints",
     "patterns",
     "bench",
     "gc",
@@ -77,6 +81,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app, name="run")
 app.command(epilog=resume.EPILOG)(resume.resume)
+app.command(epilog=fork.EPILOG)(fork.fork)
 app.command(epilog=answer.EPILOG)(answer.answer)
 app.command(epilog=cancel.EPILOG)(cancel.cancel)
 app.command(epilog="Example: orchestrate ps --status failed --user alice --tag team=sea --limit 5")(
@@ -85,6 +90,7 @@ app.command(epilog="Example: orchestrate ps --status failed --user alice --tag t
 app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.command(epilog=logs.EPILOG)(logs.logs)
 app.command(epilog=watch.EPILOG)(watch.watch)
+app.command(epilog=checkpoints.EPILOG)(checkpoints.checkpoints)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)

@@ -105,7 +105,7 @@ async def enter_runtime(
     itself, out of order.
     """
     # SQLAlchemy and NumPy take 0.5 s to import: opening a runtime needs them, defining flows not.
-    from orchestrator.environment.managed_root import environments_folder
+    from orchestrator.environment.location import environments_place
     from orchestrator.learning.background_fit import BackgroundFit
     from orchestrator.learning.knowledge import Learner
     from orchestrator.learning.model_files import models_folder
@@ -138,7 +138,7 @@ async def enter_runtime(
             durable=settings.durable,
             record_text=settings.record_text,
             user=settings.user,
-            environments=environments_folder(settings.store, settings.environments),
+            environments=environments_place(settings.store, settings.environments),
             on_event=listeners,
             clock=clock,
         )

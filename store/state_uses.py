@@ -141,17 +141,17 @@ class StateUses:
         counted = _counted().subquery("counted")
         num = func.coalesce(counted.c.num, 0)
         rows = await self._connection.execute(
-            select(State.id, State.uses, num)
+            select(State.id, State.uses, num.label("num"))
             .join(counted, counted.c.id == State.id, isouter=True)
             .where(State.uses != num)
         )
         lost = await self._connection.execute(
-            select(counted.c.id, null(), counted.c.num).where(counted.c.id.not_in(select(State.id)))
+            select(counted.c.id, null().label("uses"), counted.c.num).where(
+                counted.c.id.not_in(select(State.id))
+            )
         )
         found = [
-            CountDifference(state, stored, num)
-            for result in (rows, lost)
-            for state, stored, num in result
+            CountDifference(row.id, row.uses, row.num) for result in (rows, lost) for row in result
         ]
         if fix:
             for each in found:

@@ -26,10 +26,11 @@ _COLUMNS = select(*State.__table__.columns)
 
 
 class States:
-    """The states of one transaction, and what its run's steps did to them.
+    """The states of one transaction, and what steps did to them.
 
     A new state, and the counters of how many rows name each, are written when the transaction
-    ends. There it fails with StateNotFound if a row names a state that is not stored.
+    ends, or when it reads states. There it fails with StateNotFound if a row names a state that is
+    not stored. On PostgreSQL it holds locks from then on: it should write nothing more.
     """
 
     def __init__(self, connection: StoreConnection, uses: StateUses) -> None:
@@ -143,11 +144,15 @@ class States:
         await self._uses.settle()
         removed: list[str] = []
         for batch in batches(sorted(ids)):
+            is_unused = (State.id.in_(batch)) & (State.uses == 0)
+            # Locked in the order of their ids; see store/state_uses.py.
+            locked = await self._connection.execute(
+                select(State.id).where(is_unused).order_by(State.id).with_for_update()
+            )
+            locked.all()
             is_named = State.id.in_(select(named_by().subquery().c.id))
             result = await self._connection.execute(
-                delete(State)
-                .where(State.id.in_(batch), State.uses == 0, ~is_named)
-                .returning(State.id)
+                delete(State).where(is_unused, ~is_named).returning(State.id)
             )
             removed += result.scalars()
         return removed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cli.errors import BadInput
 from cli.reading.history import History
 from orchestrator.durability.liveness import status_shown
@@ -9,7 +11,12 @@ from orchestrator.settings import default_store
 from store.database.urls import file_of, is_sqlite, normalised, without_password
 from store.errors import RunNotFound
 from store.payload_codec import PayloadCodec
+from store.records import RunRecord
 from store.session import Store, open_store
+from store.unit_of_work import Transaction
+
+if TYPE_CHECKING:
+    from orchestrator.environment.past_states import PastStates
 
 NO_RUNS = "no runs are recorded yet: try `orchestrate run`"
 
@@ -70,9 +77,7 @@ async def read_history(store: Store, prefix: str | None, *, whole: bool = True) 
         whole: False: leave out edges and stages, to read faster.
     """
     async with store.reading() as tx:
-        run = await (tx.runs.find(prefix) if prefix else tx.runs.latest())
-        if run is None:
-            raise BadInput(NO_RUNS)
+        run = await _run_of(tx, prefix)
         return History(
             run,
             status_shown(run),
@@ -81,3 +86,23 @@ async def read_history(store: Store, prefix: str | None, *, whole: bool = True) 
             edges=await tx.calls.edges_of_run(run.id) if whole else (),
             stages=await tx.stages.of_run(run.id) if whole else (),
         )
+
+
+async def past_states_of(url: str, prefix: str | None) -> tuple[PastStates, str]:
+    """What a run did to its workspaces, and its status to show; arguments as in `history_of`.
+
+    Raises:
+        RunNotFound, RunAmbiguous, BadInput: as `history_of`.
+    """
+    from orchestrator.environment.past_states import read_past_states
+
+    async with await store_with(url, prefix) as store, store.reading() as tx:
+        run = await _run_of(tx, prefix)
+        return await read_past_states(tx, run), status_shown(run)
+
+
+async def _run_of(tx: Transaction, prefix: str | None) -> RunRecord:
+    run = await (tx.runs.find(prefix) if prefix else tx.runs.latest())
+    if run is None:
+        raise BadInput(NO_RUNS)
+    return run

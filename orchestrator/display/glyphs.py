@@ -1,4 +1,4 @@
-"""The characters of timelines, bars and tables: one set in Unicode, one in ASCII."""
+"""The characters of timelines, bars, tables and graphs: one set in Unicode, one in ASCII."""
 
 from __future__ import annotations
 
@@ -81,4 +81,53 @@ ASCII = Glyphs(
     cut="|",
     planned="-",
     spread="+-",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchGlyphs:
+    """Characters of a graph's branches, one cell each.
+
+    Attributes:
+        column: a branch that goes through a line.
+        stem: a branch from which others part, or which they join.
+        part, parts: one that parts from the stem, and the rightmost of several.
+        join, joins: one that joins the stem, and the rightmost of several.
+        level: from the stem to the rightmost of them.
+        crossing: a branch that goes through below that.
+    """
+
+    node: str
+    column: str
+    stem: str
+    part: str
+    parts: str
+    join: str
+    joins: str
+    level: str
+    crossing: str
+
+
+UNICODE_BRANCHES = BranchGlyphs(
+    node="●",
+    column="│",
+    stem="├",
+    part="┬",
+    parts="╮",
+    join="┴",
+    joins="╯",
+    level="─",
+    crossing="┼",
+)
+
+ASCII_BRANCHES = BranchGlyphs(
+    node="*",
+    column="|",
+    stem="|",
+    part="+",
+    parts=".",
+    join="+",
+    joins="'",
+    level="-",
+    crossing="|",
 )

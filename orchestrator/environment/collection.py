@@ -227,11 +227,11 @@ def verify(root: ManagedRoot, *, named: Collection[str]) -> Verified:
     Args:
         named: the ids of the states that the store names.
     """
-    states, check = States(root), cache(root.blobs.verify)
+    states, verify_once = States(root), cache(root.blobs.verify)
     stored, lost = sorted(states.all()), list[StateLost]()
     for each in stored:
         try:
-            states.verify(states.read(each), check=check)
+            states.check(states.read(each), verify=verify_once)
         except StateLost as error:
             if states.path_of(each).exists():  # it was not removed meanwhile
                 lost.append(error)

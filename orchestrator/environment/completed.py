@@ -5,20 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from orchestrator.environment.errors import CommandFailed
+
 TIMED_OUT = 124
 """The exit code of a command whose time was over, as timeout(1) has it."""
-
-
-class CommandFailed(Exception):
-    """A command has ended with an exit code other than 0."""
-
-    def __init__(self, command: str, exit_code: int, stderr: str) -> None:
-        super().__init__(command, exit_code, stderr)
-
-    def __str__(self) -> str:
-        command, exit_code, stderr = self.args
-        last = stderr.strip()[-500:]
-        return f"{command!r} ended with exit code {exit_code}" + (f": {last}" if last else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from orchestrator.environment.errors import SandboxFailed, StateLost
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Files
-from orchestrator.environment.live_workspace import LiveWorkspace, variables_passed_on
+from orchestrator.environment.live_workspace import LiveWorkspace, variables_for
 from orchestrator.environment.managed_root import ManagedRoot
 from orchestrator.environment.states import State, States
+from orchestrator.environment.trees.copy_tree import CopyTree
+from orchestrator.environment.trees.enforcement import GAPS
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.overlay_tree import OverlayTree
 from orchestrator.environment.trees.sandbox_client import shared_zygote
 from orchestrator.environment.trees.shell import Shell
 from orchestrator.environment.trees.tree import Confinement, Tree
+
+logger = logging.getLogger("orchestrate")
+
+Backend = Literal["overlay", "copies"]
+"""Overlays in sandboxes with namespaces; or copies of the base, confined by Landlock."""
 
 _MOST_WAITING = 8
 """Waiting sandboxes for one kind of workspace; each takes about 3 MB."""
@@ -29,12 +38,14 @@ class WorkspaceKind:
     """What forks of one workspace have in common.
 
     Attributes:
+        backend: None: the better one of those that work here.
         own: folders that each copies whole when it begins, so that they can be renamed.
     """
 
     base: str
     confinement: Confinement = field(default_factory=Confinement)
     own: tuple[str, ...] = ()
+    backend: Backend | None = None
 
 
 @dataclass(slots=True)
@@ -52,9 +63,18 @@ class _Waiting:
 
 
 class Environments:
-    """All open workspaces of one managed root, in one event loop."""
+    """All open workspaces of one managed root, in one event loop.
 
-    def __init__(self, root: Path, *, durable: bool = False) -> None:
+    Args:
+        store: the file of the store, which no base may hold; None: it is no file.
+    Attributes:
+        backend: of workspaces that ask for none; None: not known yet.
+    """
+
+    backend: Backend | None = None
+
+    def __init__(self, root: Path, *, store: Path | None = None, durable: bool = False) -> None:
+        self.store = store
         self.root = ManagedRoot(root)
         self.states = States(self.root, durable=durable)
         self._bases: dict[str, BaseFolder] = {}
@@ -122,17 +142,48 @@ class Environments:
         return None
 
     async def _prepare(self, kind: WorkspaceKind, files: Files) -> _Waiting:
-        base = self.base_folder(kind.base)
-        stacks = LayerStacks(self.root.layers, self.root.blobs, base)
-        stacks = self._stacks.setdefault(kind.base, stacks)
-        folder = LiveFolder(self.root)
-        tree = OverlayTree(folder, base, stacks, kind.confinement)
+        backend = kind.backend or self.backend
+        if backend is not None:
+            return await self._prepare_by(backend, kind, files)
         try:
+            held = await self._prepare_first(kind, files)
+            self.backend = "overlay"
+        except SandboxFailed as error:
+            held = await self._prepare_by("copies", kind, files)
+            self.backend = "copies"
+            gaps = [GAPS[each] for each in held.tree.sandbox.enforcement.not_enforced]
+            logger.warning(
+                "workspaces are copies of their bases here, as overlays fail: %s%s",
+                *(error, "".join(f"; {gap}" for gap in gaps)),
+            )
+        return held
+
+    async def _prepare_first(self, kind: WorkspaceKind, files: Files) -> _Waiting:
+        """By an overlay, if the system allows that."""
+        try:
+            return await self._prepare_by("overlay", kind, files)
+        except SandboxFailed as error:
+            if not error.has_died:
+                raise
+            return await self._prepare_by("overlay", kind, files)
+
+    async def _prepare_by(self, backend: Backend, kind: WorkspaceKind, files: Files) -> _Waiting:
+        base, live = self.base_folder(kind.base), LiveFolder(self.root)
+        tree: Tree | None = None
+        try:
+            if backend == "copies":
+                tree = CopyTree(live, base, self.root.blobs, kind.confinement)
+            else:
+                tree = OverlayTree(live, base, self._stacks_of(base), kind.confinement)
             await tree.open(shared_zygote(), files)
             shell = Shell(tree.sandbox)
             limits = kind.confinement.limits.of_program()
-            await shell.start(folder="/", variables=variables_passed_on(), limits=limits)
+            await shell.start(folder="/", variables=variables_for(tree.place), limits=limits)
         except BaseException:
-            await tree.close()
+            await (tree.close() if tree is not None else asyncio.to_thread(live.close))
             raise
-        return _Waiting(folder, tree, shell)
+        return _Waiting(live, tree, shell)
+
+    def _stacks_of(self, base: BaseFolder) -> LayerStacks:
+        stacks = LayerStacks(self.root.layers, self.root.blobs, base)
+        return self._stacks.setdefault(str(base.folder), stacks)

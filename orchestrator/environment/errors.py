@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 from orchestrator.environment.conflicts import Conflict
@@ -13,6 +14,11 @@ class SandboxFailed(OrchestrateError):
 
     def __init__(self, reason: str, number: int | None = None) -> None:
         super().__init__(reason, number)
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it was killed, which says nothing of what the system allows."""
+        return bool(self.args[1] == errno.ESRCH)
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -53,6 +59,18 @@ class ServiceFailed(OrchestrateError):
         name, reason, output = self.args
         last = output.strip()[-500:]
         return f"service {name} {reason}" + (f"; it wrote: {last}" if last else "")
+
+
+class CommandFailed(OrchestrateError):
+    """A command has ended with an exit code other than 0."""
+
+    def __init__(self, command: str, exit_code: int, stderr: str) -> None:
+        super().__init__(command, exit_code, stderr)
+
+    def __str__(self) -> str:
+        command, exit_code, stderr = self.args
+        last = stderr.strip()[-500:]
+        return f"{command!r} ended with exit code {exit_code}" + (f": {last}" if last else "")
 
 
 class OutsideWorkspace(OrchestrateError, ValueError):
@@ -167,12 +185,8 @@ class BaseChanged(OrchestrateError):
 class ApplyFailed(OrchestrateError):
     """The system refused to write the base."""
 
-    def __init__(self, base: str, path: str, reason: str, *, is_undone: bool = True) -> None:
+    def __init__(self, base: str, path: str, reason: str, is_undone: bool = True) -> None:
         super().__init__(base, path, reason, is_undone)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        base, path, reason, is_undone = self.args
-        return _apply_failed, (base, path, reason, is_undone)
 
     @property
     def is_undone(self) -> bool:
@@ -245,10 +259,6 @@ class InvalidResolution(OrchestrateError, ValueError):
     def __str__(self) -> str:
         path, reason = self.args
         return f"on_conflict cannot resolve {path!r} so: {reason}"
-
-
-def _apply_failed(base: str, path: str, reason: str, is_undone: bool) -> ApplyFailed:
-    return ApplyFailed(base, path, reason, is_undone=is_undone)
 
 
 def _listed(things: Sequence[object]) -> str:

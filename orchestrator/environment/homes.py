@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from orchestrator.environment.environments import Environments
-from orchestrator.environment.managed_root import environments_folder
+from orchestrator.execution.context import EnvironmentsPlace
 from orchestrator.settings import read_settings
 
-_homes: dict[tuple[int, Path, bool], Home] = {}
+_homes: dict[tuple[int, EnvironmentsPlace, bool], Home] = {}
 
 
 class Home:
     """The open workspaces under one managed root; closed when the last of them has ended."""
 
-    def __init__(self, key: tuple[int, Path, bool]) -> None:
+    def __init__(self, key: tuple[int, EnvironmentsPlace, bool]) -> None:
         self._key = key
         self._num_users = 0
-        self.environments = Environments(key[1], durable=key[2])
+        self.environments = Environments(key[1].root, store=key[1].store, durable=key[2])
 
     def use(self) -> None:
         """One more needs it."""
@@ -32,19 +31,21 @@ class Home:
             await self.environments.close()
 
 
-def home_at(root: Path | None, durable: bool) -> Home:
+def home_at(place: EnvironmentsPlace | None, durable: bool) -> Home:
     """The home of a managed root in this event loop, which `release` gives back.
 
     Args:
-        root: None: that of the store that the settings name.
+        place: None: that of the store that the settings name.
     """
-    if root is None:
+    if place is None:
+        from orchestrator.environment.location import environments_place  # imports SQLAlchemy
+
         settings = read_settings()
-        root = environments_folder(settings.store, settings.environments)
-    key = id(asyncio.get_running_loop()), root, durable
+        place = environments_place(settings.store, settings.environments)
+    key = id(asyncio.get_running_loop()), place, durable
     home = _homes.get(key)
     if home is None:
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         home = _homes[key] = Home(key)
     home.use()
     return home

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 
+from orchestrator.cancellation import run_to_completion
 from orchestrator.environment.completed import TIMED_OUT, Completed
 from orchestrator.environment.errors import (
     OutsideWorkspace,
@@ -60,7 +61,7 @@ class LiveWorkspace:
         self._states = states
         self._confinement = confinement
         self._own = own
-        self._variables = variables_passed_on()
+        self._variables = variables_for(tree.place)
         self._is_shell_used = False
         self._services = RunningServices(self._variables, confinement.limits.of_program())
         self._is_closed = False
@@ -123,7 +124,7 @@ class LiveWorkspace:
             OSError: it cannot be stored, for example as the disk is full.
         """
         before = self.state
-        self.seen = await self._tree.read(self._states.keep)
+        self.seen = await self._tree.read(self._states.keep, idle=self._idle())
         shell = self._to_base(await self._shell.state()) if self._is_shell_used else before.shell
         self._require_room(self.seen)
         if shell == f"cd -- {quoted(before.base.path)}\n":
@@ -191,7 +192,7 @@ class LiveWorkspace:
             code = exited.args[0]
             await self._restart_shell()
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.ensure_future(self._restart_shell()))
+            await run_to_completion(self._restart_shell())
             raise
         return _completed(command, code, output, began_s)
 
@@ -245,6 +246,13 @@ class LiveWorkspace:
                     (await self._waiting_shell).abandon()
             self._shell.abandon()
             await self._tree.close()
+
+    def _idle(self) -> list[int]:
+        """The programs of shells, which execute nothing while a state is captured."""
+        waiting = self._waiting_shell
+        is_started = waiting is not None and waiting.done() and waiting.exception() is None
+        shells = [self._shell, *([waiting.result()] if waiting and is_started else [])]
+        return [shell.program for shell in shells]
 
     async def _new_shell(self) -> Shell:
         shell = Shell(self._tree.sandbox)
@@ -334,13 +342,18 @@ def _write_all(descriptor: int, data: bytes) -> None:
         file.write(data)
 
 
-def variables_passed_on() -> dict[str, str]:
-    """The variables of this process that programs get: those that say how, never secrets."""
-    return {
+def variables_for(place: str) -> dict[str, str]:
+    """The variables of programs: some of this process, never secrets, and WORKSPACE.
+
+    Args:
+        place: the folder in which programs see the workspace.
+    """
+    passed_on = {
         name: value
         for name, value in os.environ.items()
         if name in _PASSED_ON or name.startswith("LC_")
     }
+    return passed_on | {"WORKSPACE": place}
 
 
 def _completed(

@@ -164,19 +164,32 @@ class States:
         except (ValueError, TypeError, KeyError) as error:  # cut off by a loss of power
             raise StateLost(state_id, f"its document is damaged: {error}") from error
 
-    def verify(self, state: State, *, check: Callable[[str], None] | None = None) -> None:
+    def verify(self, state: State) -> None:
+        """Raise StateLost if anything of a state is missing or has other bytes.
+
+        A damaged content is removed, so that it is stored anew if the state is computed again.
+        """
+        try:
+            self.check(state)
+        except StateLost as error:
+            if isinstance(error.__cause__, BlobDamaged):
+                self._root.blobs.remove(error.__cause__.args[0])
+                self.forget(state.id)
+            raise
+
+    def check(self, state: State, *, verify: Callable[[str], None] | None = None) -> None:
         """Raise StateLost if anything of a state is missing or has other bytes.
 
         Args:
-            check: raises as BlobStore.verify, which it is by default.
+            verify: raises as BlobStore.verify, which it is by default.
         """
-        check = check or self._root.blobs.verify
+        verify = verify or self._root.blobs.verify
         try:
             manifest = from_json(self._root.blobs.read(state.manifest))
             if files_digest(manifest) != state.files or _identity(state) != state.id:
                 raise StateLost(state.id, "its document is damaged")
             for digest in contents_of([manifest]):
-                check(digest)
+                verify(digest)
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         except (BlobDamaged, ValueError, TypeError) as error:

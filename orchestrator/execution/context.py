@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.durability.identity import StepPath
 from orchestrator.durability.replay import RecordedSteps
@@ -79,6 +79,17 @@ class Answers:
         self.last_tokens = tokens
 
 
+class EnvironmentsPlace(NamedTuple):
+    """Where the states of workspaces are.
+
+    Attributes:
+        store: the file of the store; None: it is no file.
+    """
+
+    root: Path
+    store: Path | None
+
+
 @dataclass(slots=True)
 class LiveRun:
     """A run in progress and what its primitives need.
@@ -95,7 +106,7 @@ class LiveRun:
         user: the run's user, for policies with `fairness`.
         log: its events so far, for display; None: not kept.
         text_listener: gives the listener for TextGenerated; None: nobody asks for text now.
-        environments: the folder of its workspaces' states; None: it has none.
+        environments: where the states of its workspaces are; None: where the settings say.
         workspaces: its open workspaces by name; each is called with the recorded actions that are
             not done again, of which it takes over the states.
         streams: the calls that flow code reads piece by piece, until they have ended.
@@ -123,7 +134,7 @@ class LiveRun:
     user: str = ""
     log: RunLog | None = None
     text_listener: Callable[[], Listener | None] = lambda: None
-    environments: Path | None = None
+    environments: EnvironmentsPlace | None = None
     workspaces: dict[str, Callable[[StepRecord], None]] = field(default_factory=dict)
     streams: set[asyncio.Task[Any]] = field(default_factory=set)
     left: set[asyncio.Task[Any]] = field(default_factory=set)

@@ -10,7 +10,6 @@ import secrets
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clock import RunClock
@@ -18,7 +17,7 @@ from orchestrator.durability.leases import LEASE_S
 from orchestrator.durability.liveness import process_identity
 from orchestrator.durability.recorder import RunRecorder
 from orchestrator.events import Listener
-from orchestrator.execution.context import LiveRun
+from orchestrator.execution.context import EnvironmentsPlace, LiveRun
 from orchestrator.execution.engines import DEFAULT, Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.stage_deadlines import StageDeadlines
@@ -44,7 +43,7 @@ def new_live_run(
     durable: bool,
     record_text: bool,
     user: str,
-    environments: Path | None,
+    environments: EnvironmentsPlace | None,
 ) -> LiveRun:
     """A live run.
 

@@ -16,6 +16,8 @@ READING = [
     ["show", "3f2a"],
     ["logs"],
     ["logs", "3f2a", "--follow"],
+    ["checkpoints"],
+    ["checkpoints", "3f2a", "--json"],
     ["watch"],
     ["watch", "--once"],
     ["watch", "3f2a"],

@@ -17,6 +17,7 @@ from cli.terminal.sanitize import PrintableConsole
 from store.printable_text import one_line, printable
 from store.records import CallKind, Status, StepKind, StepRecord
 from tests.cli.cli_samples import a_call, a_run, exit_code, fill_store
+from tests.cli.state_samples import acted, add_steps, opened
 
 CLEAR, TITLE, C1 = "\x1b[2J", "\x1b]0;owned\x07", "\x9b31m"
 MARKS = "a\u2028b\u2029c\u200e\u200f\u061c\u202a\u202e\u202fd\u2066\u2069e"
@@ -57,6 +58,9 @@ def hostile(store_url: str) -> str:
         StepRecord(run.id, "input", f"really?{CLEAR}\n{FORGED}", 0.0, kind=StepKind.INPUT),
     ]
     fill_store(store_url, [run], calls, steps)
+    path = f"{FORGED}/edit"
+    edited = acted(path, "one", "two", checkpoint=FORGED, note=FORGED, changed=[FORGED])
+    add_steps(store_url, [("open", FORGED, opened("one", FORGED)), (path, FORGED, edited)])
     return run.id
 
 
@@ -71,6 +75,9 @@ def hostile(store_url: str) -> str:
         ["logs", "--json"],
         ["watch", "--once"],
         ["watch", "3f2a", "--once"],
+        ["checkpoints"],
+        ["checkpoints", "--json"],
+        ["checkpoints", "--dot"],
         ["patterns", "explain", "3f2a"],
         ["patterns", "show", FORGED],
         ["show", FORGED],
@@ -92,7 +99,7 @@ def test_no_control_character_of_a_record_reaches_the_terminal(
     assert not controls_in(captured.out + captured.err)
 
 
-@pytest.mark.parametrize("command", ["ps", "logs", "show", "watch"])
+@pytest.mark.parametrize("command", ["ps", "logs", "show", "watch", "checkpoints"])
 def test_a_name_with_line_breaks_forges_no_line_of_output(
     hostile: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,11 +2,11 @@
 
     python -m tests.recovery.killed_workspaces [--kills 1000] [--jobs 2] [--seed 0]
 
-A child process writes, checkpoints, forks, rewinds and merges: in a run, which is resumed after each
-kill until it ends, or outside of one. Killed is the process itself, or its zygote, or the first
-process of a sandbox: then the child gets SandboxFailed and does the operation again. After each kill
-a fresh process looks at every state that the child had told of: it must show exactly the files and
-the shell that a model says. Then the garbage is collected, and nothing of the dead may be left.
+A child process writes, checkpoints, forks, rewinds and merges: in a run, which is resumed after
+each kill until it ends, or outside of one. Killed is the process itself, or its zygote, or the
+first process of a sandbox: then the child gets SandboxFailed and does the operation again. After
+that a fresh process looks at every state that the child had told of: it must show exactly the files
+and the shell that a model says. Then the garbage is collected, and nothing of the dead may be left.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ import json
 import math
 import os
 import random
-import select
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -36,16 +34,16 @@ from orchestrator.environment.beginning import workspace
 from orchestrator.environment.collection import Collected, collect, verify
 from orchestrator.environment.environments import Environments, WorkspaceKind
 from orchestrator.environment.errors import SandboxFailed
-from orchestrator.environment.managed_root import environments_folder
+from orchestrator.environment.location import environments_place
 from orchestrator.testing import ScriptedEngine
-from tests.recovery.sandbox_processes import MARK, first_processes, gone, zygotes
-from tests.recovery.workspace_script import BASE, VARIABLES, Model, Performer, script
 from store.session import open_store
+from tests.recovery.sandbox_processes import first_processes, gone, zygotes
+from tests.recovery.telling_process import Child, Report, Tell, tell
+from tests.recovery.workspace_script import BASE, VARIABLES, Model, Performer, script
 
 LONGEST_S = 0.9
 """Kills come within this time after a process began; an undisturbed script takes about as long."""
 
-HANGS_S = float(os.environ.get("HANGS_S", "60"))
 LENGTH = 12
 
 _VICTIMS = [
@@ -57,9 +55,6 @@ _VICTIMS = [
     ["sandbox", "zygote", "sandbox"],
 ]
 """What is killed of one child, one after another."""
-
-Report = dict[str, Any]
-Tell = Callable[[Report], None]
 
 
 @dataclass
@@ -88,7 +83,7 @@ class Place:
 
     @property
     def root(self) -> Path:
-        return environments_folder(self.store)
+        return environments_place(self.store).root
 
 
 @flow
@@ -99,25 +94,22 @@ async def edits(base: str, seed: int) -> str:
         return ws.state
 
 
-_tell: list[Tell] = []
-
-
 def _told(state: str, model: Model) -> None:
-    _tell[0]({"state": state} | model.to_json())
+    tell({"state": state} | model.to_json())
 
 
 def _failed(error: SandboxFailed) -> None:
-    _tell[0]({"failed": str(error)})
+    tell({"failed": str(error)})
 
 
-async def in_a_run(place: Place, seed: int) -> None:
+async def in_a_run(place: Place, seed: int, _: Tell) -> None:
     """Start or resume the run of a place."""
     settings = Settings(store=place.store, fit_every=0)
     async with open_runtime(settings, engine=ScriptedEngine(lambda _: "")) as runtime:
         await runtime.run(edits.options(run_id="the-run"), str(place.base), seed)
 
 
-async def outside(place: Place, seed: int) -> None:
+async def outside(place: Place, seed: int, _: Tell) -> None:
     """The same operations, with nothing recorded."""
     os.environ["ORCHESTRATE_STORE"] = place.store
     performer = Performer(asyncio.gather, _told, _failed)
@@ -175,80 +167,6 @@ async def collected(place: Place, tell: Tell) -> None:
     tell({name: problem for name, problem in problems.items() if problem})
 
 
-class Child:
-    """A forked process that tells what it does by a pipe."""
-
-    def __init__(self, work: Callable[[Tell], Any]) -> None:
-        receiving, sending = os.pipe()
-        self.process = os.fork()
-        if not self.process:
-            os.close(receiving)
-            code = 1
-            try:
-                _work_and_tell(work, sending)
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(sending)
-        self._pipe = receiving
-        self._data = bytearray()
-
-    def read(self, until_s: float) -> bool:
-        """Read what it tells up to a time; returns whether it has ended."""
-        while (left_s := until_s - time.monotonic()) > 0:
-            if select.select([self._pipe], [], [], min(left_s, 10))[0]:
-                piece = os.read(self._pipe, 1 << 16)
-                if not piece:
-                    return True
-                self._data += piece
-        return False
-
-    def end(self, within_s: float = HANGS_S) -> list[Report]:
-        """What it has told; it is killed if it has not ended in time."""
-        if not self.read(time.monotonic() + within_s):
-            os.kill(self.process, signal.SIGUSR1)
-            self.read(time.monotonic() + 1)
-            os.kill(self.process, signal.SIGKILL)
-            self._data += b'{"error": "it hangs"}\n'
-        os.close(self._pipe)
-        os.waitpid(self.process, 0)
-        return [
-            json.loads(line)
-            for line in self._data.splitlines(keepends=True)
-            if line.endswith(b"\n")
-        ]
-
-
-def _work_and_tell(work: Callable[[Tell], Any], pipe: int) -> None:
-    def tell(report: Report) -> None:
-        os.write(pipe, json.dumps(report).encode() + b"\n")
-
-    _tell[:] = [tell]
-    signal.signal(signal.SIGUSR1, _show_tasks)
-    os.environ[MARK] = str(os.getpid())
-    try:
-        result = work(tell)
-        if isinstance(result, Coroutine):
-            asyncio.run(result)
-        tell({"ended": True})
-    except BaseException:
-        tell({"error": traceback.format_exc()})
-
-
-def _show_tasks(*_: object) -> None:
-    """What hangs."""
-    traceback.print_stack()
-    for task in asyncio.all_tasks():
-        waiting: Any = task.get_coro()
-        sys.stderr.write(f"{task.get_name()}\n")
-        while waiting is not None:
-            frame = getattr(waiting, "cr_frame", None)
-            where = f"{frame.f_code.co_qualname} {frame.f_lineno}" if frame else repr(waiting)
-            sys.stderr.write(f"    {where}\n")
-            waiting = getattr(waiting, "cr_await", None)
-    os.system("ps -eo pid,ppid,stat,wchan:30,args --forest | grep -A12 'sandbox.[z]ygote' >&2")
-
-
 class Killer:
     """Kills again and again, and counts."""
 
@@ -266,11 +184,11 @@ class Killer:
             if self._chance.random() < 0.5:
                 seed, is_ended = self._chance.randrange(1 << 30), False
                 while not is_ended and self.counts["kills"] < num_kills + 20:
-                    is_ended = self._disturb(place, lambda _: in_a_run(place, seed))
+                    is_ended = self._disturb(place, partial(in_a_run, place, seed))
             else:
                 for _ in range(4):
                     seed = self._chance.randrange(1 << 30)
-                    self._disturb(place, lambda _: outside(place, seed))
+                    self._disturb(place, partial(outside, place, seed))
 
     def _disturb(self, place: Place, work: Callable[[Tell], Any]) -> bool:
         """Let a child work, kill something of it, look; returns whether it has ended."""
@@ -312,7 +230,7 @@ class Killer:
         left = gone(place.base, str(process), within_s=5.0)
         self._require("processes left", not left, left)
         self._compare(place)
-        for report in Child(lambda tell: collected(place, tell)).end():
+        for report in Child(partial(collected, place)).end():
             for name, problem in report.items():
                 self._require(name, name == "ended", problem)
         if self._chance.random() < 0.1:
@@ -323,7 +241,7 @@ class Killer:
         former = sorted(place.compared)
         states = [*new, *self._chance.sample(former, min(len(former), 3))]
         place.compared.update(new)
-        seen = Child(lambda tell: look(place, states, tell)).end()
+        seen = Child(partial(look, place, states)).end()
         shown = {each["state"]: each for each in seen if "state" in each}
         errors = [each for each in seen if "error" in each]
         self._require("errors", not errors, *errors)
@@ -339,7 +257,7 @@ class Killer:
 
 
 def killed(num_kills: int, seed: int, folder: Path) -> Counter[str]:
-    """What was counted until so many kills were done; keys that begin with WRONG: what went wrong."""
+    """What was counted until so many kills were done; what went wrong begins with WRONG."""
     killer = Killer(folder, seed)
     killer.run(num_kills)
     return killer.counts

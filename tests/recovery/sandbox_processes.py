@@ -16,7 +16,7 @@ def zygotes(process: int) -> list[int]:
 
 
 def first_processes(process: int) -> list[int]:
-    """The processes from which the sandboxes of a process descend: outside, and the first inside."""
+    """Those from which the sandboxes of a process descend: outside, and the first inside."""
     outer = [each for zygote in zygotes(process) for each in _children(zygote)]
     return [*outer, *(each for process in outer for each in _children(process))]
 
@@ -25,12 +25,13 @@ def left_of(base: Path, mark: str) -> list[str]:
     """Processes with a workspace mounted over a base, or with a mark, and what they are."""
     mounted, marked = f" {base} ".encode(), f"{MARK}={mark}\0".encode()
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            process = int(name)
-            if mounted in _read(process, "mountinfo") or marked in _read(process, "environ"):
-                command = _read(process, "cmdline").replace(b"\0", b" ").decode(errors="replace")
-                found.append(f"{process} {command}")
+    for place in Path("/proc").glob("[1-9]*"):
+        process = int(place.name)
+        if process != os.getpid() and (
+            mounted in _read(process, "mountinfo") or marked in _read(process, "environ")
+        ):
+            command = _read(process, "cmdline").replace(b"\0", b" ").decode(errors="replace")
+            found.append(f"{process} {command}")
     return found
 
 

@@ -79,6 +79,7 @@ async def resumed(url: str, run_id: str, engine: ScriptedEngine) -> Any:
         ["show", "killed"],
         ["show", "failed", "--calls"],
         ["logs", "asking"],
+        ["checkpoints", "killed"],
         ["patterns", "list"],
         ["patterns", "show", "handbook"],
         ["patterns", "explain", "done-35"],

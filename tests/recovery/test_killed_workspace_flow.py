@@ -24,10 +24,11 @@ import pytest
 
 from orchestrator import Settings, flow, open_runtime, tool
 from orchestrator.environment.beginning import workspace
-from orchestrator.environment.collection import Verified, collect, verify
+from orchestrator.environment.collection import collect, verify
 from orchestrator.environment.files.blob_store import BlobStore
 from orchestrator.environment.files.layer_stacks import LayerStacks
-from orchestrator.environment.managed_root import ManagedRoot, environments_folder
+from orchestrator.environment.location import environments_place
+from orchestrator.environment.managed_root import ManagedRoot
 from orchestrator.environment.states import States
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.overlay_tree import OverlayTree
@@ -63,12 +64,12 @@ class Adding(unittest.TestCase):
 PARTS = 10
 """Tests over which the moments of a kill are spread."""
 
-GIT = [
-    "env",
-    "GIT_CONFIG_GLOBAL=/dev/null",
-    *(f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME=a", "EMAIL=a@b.c", "DATE=@1 +0000")),
-    "git",
-]  # fmt: skip
+_AUTHOR = [
+    f"GIT_{role}_{what}"
+    for role in ("AUTHOR", "COMMITTER")
+    for what in ("NAME=a", "EMAIL=a@b.c", "DATE=@1 +0000")
+]
+GIT = ["env", "GIT_CONFIG_GLOBAL=/dev/null", *_AUTHOR, "git"]
 
 
 @tool(effects="env")
@@ -211,7 +212,7 @@ def test_a_run_in_a_workspace_that_is_killed_at_any_write_has_the_same_result_wh
         assert resumed is not None
         assert resumed["value"] == uninterrupted["value"], number
         assert published(str(folder)) == ["mended"]
-        root = ManagedRoot(environments_folder(store_url(folder)))
+        root = ManagedRoot(environments_place(store_url(folder)).root)
         collect(root, keep=States(root).all(), grace_s=0, now=datetime.now(UTC))
         assert list(root.live.iterdir()) == []
         assert not verify(root, named=()).lost

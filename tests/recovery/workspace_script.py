@@ -6,6 +6,7 @@ import random
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from orchestrator.environment.errors import SandboxFailed
@@ -41,6 +42,19 @@ class Model:
     def after(self, operation: Operation) -> Model:
         """The model after an operation that ended well."""
         match operation:
+            case ("checkpoint", name):
+                return replace(self, marks=self.marks | {name: self})
+            case ("rewind", name):
+                mark = self.marks[name]
+                return replace(mark, marks=mark.marks | {name: mark})
+            case ("fork", "merge", one, other):
+                return self.after_all(one).after_all(other)
+            case ("fork", "adopt", _, adopted):
+                return self.after_all(adopted)
+        return self._after_change(operation)
+
+    def _after_change(self, operation: Operation) -> Model:
+        match operation:
             case ("write", path, line):
                 return replace(self, files=self.files | {path: (line,)})
             case ("append", path, line):
@@ -51,18 +65,6 @@ class Model:
                 return replace(self, variables=self.variables | {name: value})
             case ("cd", folder):
                 return replace(self, folder=folder)
-            case ("checkpoint", name):
-                return replace(self, marks=self.marks | {name: self})
-            case ("rewind", name):
-                return replace(
-                    self.marks[name], marks=self.marks[name].marks | {name: self.marks[name]}
-                )
-            case ("fork", "merge", *sides):
-                for side in sides:
-                    self = self.after_all(side)
-                return self
-            case ("fork", "adopt", _, side):
-                return replace(self.after_all(side), marks=self.marks)
         raise AssertionError(operation)
 
     def after_all(self, operations: Sequence[Operation]) -> Model:
@@ -142,7 +144,7 @@ class Performer:
             if operation[0] == "fork":
                 model = await self._fork(ws, model, operation)
             else:
-                await self._again(lambda: _do(ws, operation))
+                await self._again(partial(_do, ws, operation))
                 model = model.after(operation)
             self._tell(ws.state, model)
         return model

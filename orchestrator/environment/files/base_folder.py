@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.environment.files.blob_store import digest_of_file
 from orchestrator.environment.files.folder_scan import Signature
-from orchestrator.environment.files.manifest import Entry, Kind
+from orchestrator.environment.files.manifest import Entry, Kind, parents_of
 
 _KINDS: dict[int, Kind] = {
     stat.S_IFREG: "file",
@@ -17,6 +17,11 @@ _KINDS: dict[int, Kind] = {
     stat.S_IFLNK: "link",
     stat.S_IFIFO: "fifo",
 }
+
+
+def kind_of(status: os.stat_result | None) -> Kind | None:
+    """What a state calls this; None: nothing that it can hold."""
+    return None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
 
 
 class BaseFolder:
@@ -33,13 +38,12 @@ class BaseFolder:
 
     def kind(self, path: str) -> Kind | None:
         """What the base has at a path; None: nothing that a state can hold."""
-        status = self._status(path)
-        return None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
+        return kind_of(self._status(path))
 
     def is_same(self, path: str, entry: Entry) -> bool:
         """Whether the base has this at a path, times aside; reads a file only if it may be."""
         status = self._status(path)
-        if status is None or _KINDS.get(stat.S_IFMT(status.st_mode)) != entry.kind:
+        if status is None or kind_of(status) != entry.kind:
             return False
         if entry.kind == "link":
             return os.readlink(self._place(path)) == entry.content
@@ -47,7 +51,15 @@ class BaseFolder:
             return False
         if entry.kind != "file":
             return True
-        return status.st_size == entry.size and self._digest(path, status) == entry.content
+        try:
+            return status.st_size == entry.size and self._digest(path, status) == entry.content
+        except PermissionError:  # nobody knows: it counts as changed
+            return False
+
+    def open(self, path: str) -> int:
+        """A descriptor of a file, for reading; raises OSError."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(self._place(path), flags)
 
     def entry(self, path: str) -> Entry | None:
         """What the base has at a path; reads a file unless its digest is known.
@@ -56,7 +68,7 @@ class BaseFolder:
             OSError: it cannot be read.
         """
         status = self._status(path)
-        kind = None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
+        kind = kind_of(status)
         if status is None or kind is None:
             return None
         size, content = 0, ""
@@ -80,22 +92,20 @@ class BaseFolder:
         return os.path.join(self._folder, path)
 
     def _status(self, path: str) -> os.stat_result | None:
-        parent = path.rpartition("/")[0]
-        if parent and self.kind(parent) != "folder":  # a link to a folder is none
-            return None
         try:
+            for parent in parents_of(path):  # a link to a folder is none
+                if not stat.S_ISDIR(os.lstat(self._place(parent)).st_mode):
+                    return None
             return os.lstat(self._place(path))
         except FileNotFoundError:
             return None
 
     def _digest(self, path: str, status: os.stat_result) -> str:
-        signature = Signature(
-            status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns
-        )
+        signature = Signature.of(status)
         known = self._digests.get(path)
         if known is not None and known[0] == signature:
             return known[1]
-        descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = self.open(path)
         try:
             digest = digest_of_file(descriptor)
         finally:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 from blake3 import blake3
 
 from orchestrator.environment.files.collection_lock import renewed
+from orchestrator.environment.files.content_copying import copy_content
 from orchestrator.environment.files.manifest import Entry
 
 _READABLE = 0o444
@@ -79,12 +80,7 @@ class BlobStore:
             return digest
         hasher = blake3()
         with self._writing(like) as file:
-            for start, data in _pieces(descriptor):
-                if data is None:
-                    file.truncate(start)
-                    file.seek(start)
-                else:
-                    file.write(data)
+            copy_content(descriptor, file.fileno())
         name = Path(file.name)
         hasher.update_mmap(name)
         written = str(hasher.hexdigest())  # the file may have changed since it was hashed
@@ -110,15 +106,10 @@ class BlobStore:
         return True
 
     def copy_to(self, digest: str, descriptor: int) -> None:
-        """Write the bytes with this digest into an open file; raises FileNotFoundError."""
+        """Write the bytes with this digest into an empty file; raises FileNotFoundError."""
         source = os.open(self.path_of(digest), os.O_RDONLY)
         try:
-            for start, data in _pieces(source):
-                if data is None:
-                    os.ftruncate(descriptor, start)
-                    os.lseek(descriptor, start, os.SEEK_SET)
-                else:
-                    _write_all(descriptor, data)
+            copy_content(source, descriptor)
         finally:
             os.close(source)
 
@@ -215,29 +206,3 @@ def _read_all(descriptor: int) -> bytes:
         parts.append(part)
         at += len(part)
     return b"".join(parts)
-
-
-def _pieces(descriptor: int) -> Iterator[tuple[int, bytes | None]]:
-    """The data of a file in order; for a hole None, with the place where it ends."""
-    size, at = os.fstat(descriptor).st_size, 0
-    while at < size:
-        begin = _seek(descriptor, at, os.SEEK_DATA, size)
-        if begin > at:
-            yield begin, None
-        end = at = min(_seek(descriptor, begin, os.SEEK_HOLE, size), size) if begin < size else size
-        while begin < end and (data := os.pread(descriptor, min(end - begin, _SMALL_BYTES), begin)):
-            yield begin, data
-            begin += len(data)
-
-
-def _seek(descriptor: int, at: int, whence: int, size: int) -> int:
-    try:
-        return os.lseek(descriptor, at, whence)
-    except OSError:  # ENXIO: no data after this place
-        return size
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

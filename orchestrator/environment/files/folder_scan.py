@@ -27,6 +27,13 @@ class Signature(NamedTuple):
     mtime_ns: int
     ctime_ns: int
 
+    @classmethod
+    def of(cls, status: os.stat_result) -> Signature:
+        """The signature of a file by its status."""
+        return cls(
+            status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns
+        )
+
 
 @dataclass(slots=True)
 class FolderScan:
@@ -66,18 +73,20 @@ def scan_folder(
         parent = folders.pop()
         for each in reader.list(parent):
             path = f"{parent}/{each.name}" if parent else each.name
-            kind = _kind_of(each)
+            kind = kind_of(each)
             if kind is None:
                 scan.left_out.append(path)
                 continue
             content = each.target
             if kind == "file":
-                signature = scan.signatures[path] = _signature(each)
+                signature = _signature(each)
                 if path not in unsafe and before.signatures.get(path) == signature:
                     content = before.entries[path].content
                 else:
-                    content = _kept(reader, path, each.size, keep)
+                    content, signature = _kept(reader, path, keep)
                     scan.num_hashed += 1
+                if path not in unsafe:  # it may be changed yet, without a change of its signature
+                    scan.signatures[path] = signature
             elif kind == "folder":
                 folders.append(path)
                 if each.is_opaque:
@@ -88,7 +97,8 @@ def scan_folder(
     return scan
 
 
-def _kind_of(listed: Listed) -> Kind | None:
+def kind_of(listed: Listed) -> Kind | None:
+    """What a manifest says of it; None: it cannot be kept."""
     mode = listed.mode
     if stat.S_ISCHR(mode) and listed.device == _WHITEOUT:
         return "gone"
@@ -101,10 +111,11 @@ def _kind_of(listed: Listed) -> Kind | None:
     return kinds.get(stat.S_IFMT(mode))
 
 
-def _kept(reader: FolderReader, path: str, size: int, keep: Keep) -> str:
+def _kept(reader: FolderReader, path: str, keep: Keep) -> tuple[str, Signature]:
     descriptor = reader.open(path)
     try:
-        return keep(descriptor, size)
+        status = os.fstat(descriptor)  # before it is read, and after its mode was put back
+        return keep(descriptor, status.st_size), Signature.of(status)
     finally:
         os.close(descriptor)
 

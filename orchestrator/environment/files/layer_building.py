@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import shutil
 import stat
 from pathlib import Path
 
 from orchestrator.environment.files.blob_store import BlobStore
+from orchestrator.environment.files.entry_writing import write_entry
 from orchestrator.environment.files.manifest import Entry, Manifest, parents_of
 
 
@@ -33,17 +34,31 @@ def build_layer(
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with all in it, whatever the modes; does nothing if it is not there."""
+    """Remove a folder with all in it, whatever the modes; does nothing if it is not there.
 
+    Inner folders are moved up first, so that it may be deeper than paths can be long.
+    """
     if not os.path.lexists(folder):
         return
     os.chmod(folder, 0o700)
-    for place, folders, _ in os.walk(folder):
-        for name in folders:
-            inner = os.path.join(place, name)
-            if not os.path.islink(inner):
-                os.chmod(inner, 0o700)  # before os.walk enters it
-    shutil.rmtree(folder)
+    unique = f"{folder}/.{os.urandom(8).hex()}."
+    numbers, waiting = itertools.count(), [str(folder)]
+    while waiting:
+        place = waiting.pop()
+        with os.scandir(place) as found:
+            inner = [(each.path, each.is_dir(follow_symlinks=False)) for each in found]
+        moved = []
+        for path, is_folder in inner:
+            if not is_folder:
+                os.unlink(path)
+                continue
+            os.chmod(path, 0o700)
+            moved.append(f"{unique}{next(numbers)}")
+            os.rename(path, moved[-1])
+        if place != str(folder):
+            os.rmdir(place)
+        waiting += moved
+    os.rmdir(folder)
 
 
 def _alike(manifest: Manifest) -> set[Entry]:
@@ -57,30 +72,12 @@ def _alike(manifest: Manifest) -> set[Entry]:
 
 def _write(layer: Path, path: str, entry: Entry, blobs: BlobStore, *, may_link: bool) -> None:
     place = layer / path
-    for parent in parents_of(path):
-        (layer / parent).mkdir(exist_ok=True)
-    match entry.kind:
-        case "folder":
-            place.mkdir(exist_ok=True)
-        case "link":
-            place.symlink_to(entry.content)
-            os.utime(place, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
-        case "fifo":
-            os.mkfifo(place, entry.mode)
-            os.chmod(place, entry.mode)
-        case "gone":
-            os.mknod(place, stat.S_IFCHR, 0)
-        case "file":
-            if may_link and blobs.link(entry, str(place)):
-                return
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            descriptor = os.open(place, flags, 0o600)
-            try:
-                blobs.copy_to(entry.content, descriptor)
-                os.fchmod(descriptor, entry.mode)
-                os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
-            finally:
-                os.close(descriptor)
+    if not place.parent.is_dir():
+        os.makedirs(place.parent)
+    if entry.kind == "gone":
+        os.mknod(place, stat.S_IFCHR, 0)
+    elif not (entry.kind == "file" and may_link and blobs.link(entry, str(place))):
+        write_entry(str(place), entry, lambda target: blobs.copy_to(entry.content, target))
 
 
 def _set_folders(layer: Path, part: Manifest, whole: Manifest, base: Path) -> None:

@@ -59,7 +59,7 @@ def layered(before: Manifest, upper: FolderScan, base: BaseTree) -> dict[str, En
     for folder in hiding:
         for name in base.names(folder):
             below = f"{folder}/{name}"
-            if below not in entries:
+            if below not in entries and base.kind(below) is not None:
                 manifest[below] = Entry("gone")
     return manifest
 

@@ -1,4 +1,4 @@
-"""Reads the files of states: from the blob store, or from the base if a state has not changed them."""
+"""Reads the files of states: from the blob store, or from the base what no state has changed."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from orchestrator.environment.files.layering import BaseTree
@@ -37,44 +36,32 @@ def differences(
     Args:
         in_deleted: also list what lay in folders that were deleted.
     """
-    walk = _Walk(StateView(before, base), StateView(after, base), in_deleted)
-    return sorted(walk.changed_in(""))
-
-
-class _Walk:
-    """Compares two trees; what neither manifest lists is the same in both."""
-
-    def __init__(self, before: StateView, after: StateView, in_deleted: bool) -> None:
-        self._before, self._after, self._in_deleted = before, after, in_deleted
-
-    def changed_in(self, folder: str) -> Iterator[Difference]:
-        """The differences in a folder that both trees have."""
-        for name in self._before.listed_names(folder) | self._after.listed_names(folder):
-            yield from self._changed_at(joined(folder, name))
-
-    def _changed_at(self, path: str) -> Iterator[Difference]:
-        entries = self._before.entry(path), self._after.entry(path)
-        before, after = entries
-        kind = _kind(before, after)
+    views = StateView(before, base), StateView(after, base)
+    found: list[Difference] = []
+    paths = _children("", *views, in_deleted=in_deleted)
+    while paths:
+        path = paths.pop()
+        former, latter = (view.entry(path) for view in views)
+        kind = _kind(former, latter)
         if kind is not None:
-            yield Difference(path, kind, before, after)
-        is_folder = [entry is not None and entry.kind == "folder" for entry in entries]
-        if all(is_folder):
-            yield from self.changed_in(path)
-        elif is_folder[1]:
-            yield from self._all_in(path, self._after, "added")
-        elif is_folder[0] and self._in_deleted:
-            yield from self._all_in(path, self._before, "deleted")
+            found.append(Difference(path, kind, former, latter))
+        paths += _children(path, *views, in_deleted=in_deleted)
+    return sorted(found, key=lambda difference: difference.path)
 
-    def _all_in(
-        self, folder: str, view: StateView, kind: Literal["added", "deleted"]
-    ) -> Iterator[Difference]:
-        for name in view.names(folder):
-            path = joined(folder, name)
-            entry = view.entry(path)
-            yield Difference(path, kind, *((entry, None) if kind == "deleted" else (None, entry)))
-            if entry is not None and entry.kind == "folder":
-                yield from self._all_in(path, view, kind)
+
+def _children(folder: str, before: StateView, after: StateView, *, in_deleted: bool) -> list[str]:
+    """The paths in a folder of either state at or below which the two may differ."""
+    kinds = before.kind(folder), after.kind(folder)
+    match kinds:
+        case "folder", "folder":  # what neither manifest lists is the same in both
+            names = before.listed_names(folder) | after.listed_names(folder)
+        case _, "folder":
+            names = after.names(folder)
+        case "folder", _ if in_deleted:
+            names = before.names(folder)
+        case _:
+            names = set()
+    return [joined(folder, name) for name in names]
 
 
 def _kind(before: Entry | None, after: Entry | None) -> DifferenceKind | None:

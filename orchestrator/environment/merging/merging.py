@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from orchestrator.environment.conflicts import Conflict
@@ -83,29 +84,21 @@ async def merge_sides(
     """
     manifest, paths = (sides[0] if sides else base_manifest), set[str]()
     for number, side in enumerate(sides[1:], start=1):
-
-        def merged(
-            resolutions: Mapping[str, Resolution],
-            ours: Manifest = manifest,
-            theirs: Manifest = side,
-            number: int = number,
-        ) -> Merged:
-            return merge_manifests(
-                base_manifest,
-                ours,
-                theirs,
-                base=base,
-                read=read,
-                keep=keep,
-                resolutions=resolutions,
-                side=number,
-            )
-
-        step = merged({})
-        if step.conflicts:
-            step = merged(await resolve(step.conflicts, on_conflict))
-        manifest = step.manifest
-        paths |= set(step.merged_paths)
+        merge = partial(
+            merge_manifests,
+            base_manifest,
+            manifest,
+            side,
+            base=base,
+            read=read,
+            keep=keep,
+            side=number,
+        )
+        merged = merge()
+        if merged.conflicts:
+            merged = merge(resolutions=await resolve(merged.conflicts, on_conflict))
+        manifest = merged.manifest
+        paths |= set(merged.merged_paths)
     return Merged(manifest, (), tuple(sorted(paths)))
 
 

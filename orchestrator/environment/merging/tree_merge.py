@@ -44,18 +44,18 @@ class TreeMerge:
             for other in views
             if one is not other
         }
+        self._folders = [""]  # which both have, and in which something is to be merged
         self.result: dict[str, Entry] = {}
         self.conflicts: list[Conflict] = []
         self.merged_paths: list[str] = []
 
     def run(self) -> None:
         """Merge all."""
-        self._merge_names("")
-
-    def _merge_names(self, folder: str) -> None:
-        names = self._ours.listed_names(folder) | self._theirs.listed_names(folder)
-        for name in sorted(names):
-            self._merge(joined(folder, name))
+        while self._folders:
+            folder = self._folders.pop()
+            names = self._ours.listed_names(folder) | self._theirs.listed_names(folder)
+            for name in names:
+                self._merge(joined(folder, name))
 
     def _merge(self, path: str) -> None:
         ancestor, ours, theirs = self._ancestor, self._ours, self._theirs
@@ -136,7 +136,8 @@ class TreeMerge:
     def _merge_folders(self, path: str) -> None:
         entries = self._entries(path)
         ancestor, ours, theirs = entries
-        assert ours is not None and theirs is not None
+        assert ours is not None
+        assert theirs is not None
         before = ancestor.mode if ancestor and ancestor.kind == "folder" else None
         mode = merged_mode(before, ours.mode, theirs.mode)
         if mode is None:
@@ -146,7 +147,7 @@ class TreeMerge:
                 case choice:
                     mode = (theirs if choice == "theirs" else ours).mode
         self._put(path, Entry("folder", mode, mtime_ns=max(ours.mtime_ns, theirs.mtime_ns)))
-        self._merge_names(path)
+        self._folders.append(path)
 
     def _merge_deleted_folder(self, path: str, changed: StateView) -> bool:
         """Merge a folder that one side deleted, and in which the other changed something.
@@ -181,7 +182,7 @@ class TreeMerge:
         kind = changed.kind(path)
         if kind is None or self._is_same(changed, self._ancestor, path):
             return False
-        if kind == "folder" and self._ancestor.kind(path) in ("folder",):
+        if kind == "folder" and self._ancestor.kind(path) in ("folder", None):
             return self._merge_deleted_folder(path, changed)
         return self._settle(self._deleted_and_changed(path))
 

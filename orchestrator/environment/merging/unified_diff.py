@@ -69,7 +69,8 @@ def _mode_lines(before: Entry | None, after: Entry | None) -> list[str]:
         return [f"new file mode {_mode(after):o}"]
     if after is None and before is not None:
         return [f"deleted file mode {_mode(before):o}"]
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     if before.kind == "link" or before.mode == after.mode:
         return []
     return [f"old mode {_mode(before):o}", f"new mode {_mode(after):o}"]

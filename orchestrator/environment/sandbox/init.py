@@ -1,68 +1,79 @@
-"""The first process of a sandbox: it has the namespaces, does all mounts, and starts programs."""
+"""The first process of a sandbox: all programs are below it, and it does what is asked."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import selectors
 import signal
 import socket
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from . import linux
+from . import landlock, linux, seccomp
 from .files import open_below
 from .messages import Plan, receive, send
+from .namespaces import enter_namespaces, limits_processes, make_view
 from .overlay import Overlay
-from .processes import freeze, kill_tree, listed, thaw
-from .programs import start_program
+from .process_tree import Process, command_of
+from .processes import freeze, kill_tree, living, mapped_writers, thaw
+from .programs import Bounds, end_with_parent, start_program
 
-_NAMESPACES = (
-    linux.CLONE_NEWUSER
-    | linux.CLONE_NEWNS
-    | linux.CLONE_NEWPID
-    | linux.CLONE_NEWIPC
-    | linux.CLONE_NEWUTS
-)
-_SIOCSIFFLAGS = 0x8914
-_IFF_UP_RUNNING = 0x41
+_OWN_PROCESSES = 2
+"""The first process, and the one that waits for it outside of the PID namespace."""
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+"""Families of sockets: the last three reach only the network devices of their namespace."""
 
 
-def become_sandbox(plan: Plan, control: socket.socket) -> NoReturn:
-    """Turn this process, which was forked for it, into a sandbox; it ends with its parent.
+def become_sandbox(plan: Plan, control: socket.socket, parent: int) -> NoReturn:
+    """Turn this process, which `parent` has forked for it, into a sandbox; it ends with that.
 
     Raises:
-        OSError: the system refuses a namespace or a mount.
+        OSError: the system refuses a namespace, a mount or a filter.
     """
-    linux.die_with_parent(signal.SIGKILL)
-    user, group = os.geteuid(), os.getegid()
-    linux.unshare(_NAMESPACES | (0 if plan["network"] else linux.CLONE_NEWNET))
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{user} {user} 1")
-    _write("/proc/self/gid_map", f"{group} {group} 1")
-    init = os.fork()  # only children are in the new PID namespace
-    if init:
-        control.close()
-        os.waitpid(init, 0)
-        os._exit(0)
-    linux.die_with_parent(signal.SIGKILL)
+    seccomp.require()
+    by_namespaces = plan["confinement"] == "namespaces"
+    families = None
     if not plan["network"]:
-        _bring_up_loopback()
-    _Init(plan, control).serve()
+        families = (_UNIX, _INET, _INET6, _NETLINK) if by_namespaces else (_UNIX,)
+    calls = seccomp.compiled_filter(os.uname().machine, families)
+    if by_namespaces:
+        is_limiting = limits_processes()
+        enter_namespaces(network=plan["network"])
+        overlay = Overlay(plan)
+        bounds = Bounds(make_view(plan), None, calls, _OWN_PROCESSES if is_limiting else None)
+        gaps = [] if is_limiting else ["processes"]
+    else:
+        os.setsid()  # else a terminal's signals would end it before its programs
+        linux.become_subreaper()
+        end_with_parent(parent)
+        overlay, version = None, landlock.version()
+        bounds = Bounds(None, _rules(plan, version), calls, None)
+        gaps = [*landlock.gaps(version), "processes"]
+    _Init(plan, control, bounds, overlay).serve(gaps)
+
+
+def _rules(plan: Plan, version: int) -> int | None:
+    if version == 0:
+        return None
+    write = [plan["at"], *plan["private"]]
+    return landlock.ruleset(version, write=write, hide=[plan["root"], *plan["hide"]])
 
 
 class _Init:
-    """Process 1 of a sandbox."""
+    """The first process of a sandbox."""
 
-    def __init__(self, plan: Plan, control: socket.socket) -> None:
-        self._control = control
+    def __init__(
+        self, plan: Plan, control: socket.socket, bounds: Bounds, overlay: Overlay | None
+    ) -> None:
         self._at = plan["at"]
-        self._overlay = Overlay(plan)
-        self._view = _view_of(plan)
-        self._programs: set[int] = set()
+        self._control = control
+        self._bounds = bounds
+        self._overlay = overlay
+        self._variables = {} if overlay is not None else {"TMPDIR": plan["private"][0]}
+        self._programs: dict[int, int] = {}  # by the process that keeps its tree
+        self._stopped: list[Process] = []
 
-    def serve(self) -> NoReturn:
+    def serve(self, gaps: Sequence[str]) -> NoReturn:
         """Answer messages and report programs that end, until the other side is closed."""
         waking, woken = socket.socketpair()
         for end in (waking, woken):
@@ -72,7 +83,7 @@ class _Init:
         selector = selectors.DefaultSelector()
         selector.register(self._control, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)
-        send(self._control, {"ready": True})
+        send(self._control, {"ready": True, "gaps": gaps})
         while True:
             for key, _ in selector.select():
                 if key.fileobj is woken:
@@ -84,17 +95,24 @@ class _Init:
     def _answer_next(self) -> None:
         message, descriptors = receive(self._control)
         if message is None:
-            os._exit(0)  # with process 1 all others of the namespace end
-        answer: dict[str, Any] = {"id": message.pop("id")}
+            try:
+                kill_tree(os.getpid())
+            finally:
+                os._exit(0)
+        number = message.pop("id")
         try:
             operation: Callable[..., dict[str, Any]] = getattr(self, "do_" + message.pop("do"))
-            answer |= operation(**message, descriptors=descriptors)
+            answer = operation(**message, descriptors=descriptors)
+            if "opened" in answer:
+                descriptors.append(answer.pop("opened"))
+                send(self._control, {"id": number}, descriptors[-1:])
+            else:
+                send(self._control, {"id": number} | answer)
         except BaseException as error:
-            number = error.errno if isinstance(error, OSError) else None
-            answer |= {"error": f"{type(error).__name__}: {error}", "errno": number}
-        opened = [answer.pop("opened")] if "opened" in answer else []
-        send(self._control, answer, opened)
-        for descriptor in (*descriptors, *opened):
+            code = error.errno if isinstance(error, OSError) else None
+            text = f"{type(error).__name__}: {error}"
+            send(self._control, {"id": number, "error": text, "errno": code})
+        for descriptor in descriptors:
             os.close(descriptor)
 
     def _report_ended(self) -> None:
@@ -105,15 +123,19 @@ class _Init:
                 return
             if not process:
                 return
-            if process in self._programs:
-                self._programs.discard(process)
+            if self._programs.pop(process, None) is not None:
                 send(self._control, {"ended": process, "status": os.waitstatus_to_exitcode(status)})
 
     def do_start(self, *, command: Any, descriptors: list[int]) -> dict[str, Any]:
         """Start a program; its end is reported later."""
-        process = start_program(command, descriptors, self._view)
-        self._programs.add(process)
-        return {"process": process}
+        command["variables"] = self._variables | command["variables"]
+        bounds = self._bounds
+        if bounds.own_processes is not None:  # each program has a keeper
+            own_processes = bounds.own_processes + len(self._programs) + 1
+            bounds = bounds._replace(own_processes=own_processes)
+        keeper, program = start_program(command, descriptors, bounds)
+        self._programs[keeper] = program
+        return {"process": keeper}
 
     def do_kill(self, *, process: int, descriptors: list[int]) -> dict[str, Any]:
         """Kill a program with all its descendants."""
@@ -121,19 +143,34 @@ class _Init:
             kill_tree(process)
         return {}
 
-    def do_freeze(self, *, descriptors: list[int]) -> dict[str, Any]:
-        """Stop all processes but this one; returns once they are stopped."""
-        freeze()
+    def do_end(self, *, descriptors: list[int]) -> dict[str, Any]:
+        """Kill all processes; returns once none is left."""
+        kill_tree(os.getpid())
         return {}
 
+    def do_freeze(self, *, idle: list[int], descriptors: list[int]) -> dict[str, Any]:
+        """Stop all programs, but `idle` ones below which nothing runs; returns once they are."""
+        stopped, active = freeze(
+            os.getpid(), but=self._programs.keys(), idle=self._of_keepers(idle)
+        )
+        self._stopped += stopped
+        return {"stopped": bool(stopped), "writers": mapped_writers(active, self._at)}
+
     def do_thaw(self, *, descriptors: list[int]) -> dict[str, Any]:
-        """Let all processes go on."""
-        thaw()
+        """Let those go on that `do_freeze` has stopped."""
+        thaw(self._stopped)
+        self._stopped.clear()
         return {}
 
     def do_processes(self, *, descriptors: list[int]) -> dict[str, Any]:
-        """All processes but this one."""
-        return {"processes": listed()}
+        """All processes of programs: id, command, and the program that each is a part of."""
+        processes = living(os.getpid(), but=self._programs.keys())
+        return {"processes": [(each.id, command_of(each.id), each.branch) for each in processes]}
+
+    def do_writers(self, *, descriptors: list[int]) -> dict[str, Any]:
+        """Processes that have a file of the workspace in memory, shared and writable."""
+        processes = living(os.getpid(), but=self._programs.keys())
+        return {"writers": mapped_writers(processes, self._at)}
 
     def do_open(
         self, *, path: str, flags: int, mode: int, descriptors: list[int]
@@ -148,55 +185,10 @@ class _Init:
         self, *, layers: list[str], upper: str, work: str, descriptors: list[int]
     ) -> dict[str, Any]:
         """Mount another stack at the same place."""
+        if self._overlay is None:
+            raise ValueError("a sandbox without namespaces mounts nothing")
         self._overlay.replace(layers, upper, work)
         return {}
 
-
-def _view_of(plan: Plan) -> int:
-    """The mount namespace of programs: all is read-only but the workspace and private folders.
-
-    It is a slave of this process's: what is mounted here appears there.
-
-    Returns:
-        A descriptor of the namespace.
-    """
-    ready, is_ready = os.pipe()
-    done, is_done = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            linux.unshare(linux.CLONE_NEWNS)
-            linux.mount("none", "/", "", linux.MS_REC | linux.MS_SLAVE)
-            linux.set_mount_attributes("/", add=linux.MOUNT_ATTR_RDONLY, recursive=True)
-            for folder in (plan["at"], *plan["private"]):
-                linux.set_mount_attributes(folder, remove=linux.MOUNT_ATTR_RDONLY)
-            for folder in plan["hide"]:
-                linux.mount("hidden", folder, "tmpfs", linux.MS_RDONLY, "size=4k,mode=0")
-            os.write(is_ready, b"\0")
-        except OSError as error:
-            os.write(is_ready, str(error).encode())
-        os.close(is_done)
-        os.read(done, 1)
-        os._exit(0)
-    for descriptor in (is_ready, done):
-        os.close(descriptor)
-    problem = os.read(ready, 4096)
-    try:
-        if problem != b"\0":
-            raise OSError(problem.decode() or "the process that makes the view has died")
-        return os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(is_done)
-        os.close(ready)
-        os.waitpid(process, 0)
-
-
-def _bring_up_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("16sh", b"lo", _IFF_UP_RUNNING)
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
+    def _of_keepers(self, keepers: Sequence[int]) -> list[int]:
+        return [self._programs[each] for each in keepers if each in self._programs]

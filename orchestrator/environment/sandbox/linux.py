@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Sequence
 
@@ -99,7 +100,7 @@ def mount_overlay(layers: Sequence[str], upper: str, work: str, target: str) -> 
         layers: lower folders, the uppermost first.
         upper, work: empty folders of one file system.
     """
-    context = _syscall("fsopen overlay", _SYS_FSOPEN, b"overlay", _FSOPEN_CLOEXEC)
+    context = syscall("fsopen overlay", _SYS_FSOPEN, b"overlay", _FSOPEN_CLOEXEC)
     try:
         for flag in ("userxattr", "volatile"):
             _configure(context, _FSCONFIG_SET_FLAG, flag, None)
@@ -107,14 +108,14 @@ def mount_overlay(layers: Sequence[str], upper: str, work: str, target: str) -> 
             _configure(context, _FSCONFIG_SET_STRING, "lowerdir+", layer)
         _configure(context, _FSCONFIG_SET_STRING, "upperdir", upper)
         _configure(context, _FSCONFIG_SET_STRING, "workdir", work)
-        _syscall("mount an overlay", _SYS_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
-        mounted = _syscall("fsmount", _SYS_FSMOUNT, context, _FSMOUNT_CLOEXEC, 0)
+        syscall("mount an overlay", _SYS_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+        mounted = syscall("fsmount", _SYS_FSMOUNT, context, _FSMOUNT_CLOEXEC, 0)
     finally:
         os.close(context)
     try:
         place = os.fsencode(target)
         what = f"move the overlay to {target}"
-        _syscall(what, _SYS_MOVE_MOUNT, mounted, b"", _AT_FDCWD, place, _MOVE_MOUNT_F_EMPTY_PATH)
+        syscall(what, _SYS_MOVE_MOUNT, mounted, b"", _AT_FDCWD, place, _MOVE_MOUNT_F_EMPTY_PATH)
     finally:
         os.close(mounted)
 
@@ -132,7 +133,7 @@ def set_mount_attributes(
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     place, reference = os.fsencode(target), ctypes.byref(attributes)
     what = f"change the mount {target}"
-    _syscall(what, _SYS_MOUNT_SETATTR, _AT_FDCWD, place, flags, reference, size)
+    syscall(what, _SYS_MOUNT_SETATTR, _AT_FDCWD, place, flags, reference, size)
 
 
 def open_beneath(folder: int, path: str, flags: int, mode: int) -> int:
@@ -143,40 +144,52 @@ def open_beneath(folder: int, path: str, flags: int, mode: int) -> int:
 
     how = How(flags, mode if flags & os.O_CREAT else 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
     reference, size = ctypes.byref(how), ctypes.sizeof(how)
-    return _syscall(f"open {path}", _SYS_OPENAT2, folder, os.fsencode(path), reference, size)
+    return syscall(f"open {path}", _SYS_OPENAT2, folder, os.fsencode(path), reference, size)
 
 
 def die_with_parent(signal_number: int) -> None:
     """Get this signal when the parent process ends."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl PDEATHSIG")
+    prctl("PDEATHSIG", _PR_SET_PDEATHSIG, signal_number)
 
 
 def become_subreaper() -> None:
     """Become the parent of all orphaned descendants."""
-    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl SUBREAPER")
+    prctl("SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
 
 
 def drop_privileges() -> None:
     """Give up all capabilities for good, also those that programs of root would get back."""
-    _checked(_libc.prctl(_PR_SET_SECUREBITS, _SECBITS_NO_ROOT, 0, 0, 0), "prctl SECUREBITS")
-    _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "prctl AMBIENT")
-    for capability in range(_MAX_CAPABILITIES):
-        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
-            break  # the kernel has no capability with this number, and none above
+    try:
+        prctl("SECUREBITS", _PR_SET_SECUREBITS, _SECBITS_NO_ROOT)
+        for capability in range(_MAX_CAPABILITIES):
+            prctl("CAPBSET_DROP", _PR_CAPBSET_DROP, capability)
+    except OSError as error:
+        # EINVAL: the kernel has no capability with this number, and none above. EPERM, of a user
+        # without capabilities: there is nothing to give up, and NO_NEW_PRIVS keeps it so.
+        if error.errno not in (errno.EINVAL, errno.EPERM):
+            raise
+    prctl("AMBIENT", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
-    _syscall("capset", _SYS_CAPSET[os.uname().machine], header, none)
-    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl NO_NEW_PRIVS")
+    syscall("capset", _SYS_CAPSET[os.uname().machine], header, none)
+    prctl("NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
+
+
+def prctl(what: str, option: int, *arguments: object) -> None:
+    """Change a property of this process; raises OSError, which names `what`."""
+    given = [*arguments, *(0 for _ in range(4 - len(arguments)))]
+    _checked(_libc.prctl(option, *given), f"prctl {what}")
+
+
+def syscall(what: str, number: int, *arguments: object) -> int:
+    """Make a system call; raises OSError, which names `what`."""
+    return _checked(_libc.syscall(ctypes.c_long(number), *arguments), what)
 
 
 def _configure(context: int, command: int, key: str, value: str | None) -> None:
     text = None if value is None else os.fsencode(value)
     what = key if value is None else f"{key}={value}"
-    _syscall(f"overlay option {what}", _SYS_FSCONFIG, context, command, key.encode(), text, 0)
-
-
-def _syscall(what: str, number: int, *arguments: object) -> int:
-    return _checked(_libc.syscall(ctypes.c_long(number), *arguments), what)
+    syscall(f"overlay option {what}", _SYS_FSCONFIG, context, command, key.encode(), text, 0)
 
 
 def _checked(result: int, what: str) -> int:

@@ -6,25 +6,35 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 MAX_BYTES = 1 << 17
 MAX_DESCRIPTORS = 16
+
+
+Kind = Literal["namespaces", "landlock"]
 
 
 class Plan(TypedDict):
     """What a sandbox is asked to be.
 
     Attributes:
-        at: the base's own path, where the workspace is mounted.
-        root: the managed folder, of which the layers are parts.
+        confinement: "namespaces": an overlay and namespaces of its own. "landlock": the machine's
+            own files and processes, with rules of which it may write and read.
+        at: the base's own path, where the workspace is mounted; without namespaces the folder that
+            its programs may write.
+        root: the managed folder, whose content it does not see, but `at`.
         layers: lower folders above the base, in the root, the uppermost first.
-        upper, work: empty folders in the root.
-        network: whether it has the machine's network; else only a loopback device.
-        private: folders that it has for itself, empty at first, such as /tmp.
-        hide: folders whose content it does not see.
+        upper, work: empty folders in the root. Without namespaces there are no layers, and these
+            are "".
+        network: whether it has the machine's network; else, with namespaces, only a loopback
+            device, and without them only Unix sockets.
+        private: folders that it has for itself, empty at first, such as /tmp. Without namespaces
+            they must have been made for it, and programs find the first in TMPDIR.
+        hide: folders whose content it does not see; without namespaces it sees their files' names.
     """
 
+    confinement: Kind
     at: str
     root: str
     layers: Sequence[str]
@@ -36,7 +46,17 @@ class Plan(TypedDict):
 
 
 class Limits(TypedDict, total=False):
-    """Limits on each process of a command; those that are missing are not set."""
+    """Limits of a command; those that are missing are not set.
+
+    Attributes:
+        cpu_s: CPU time of each process, in seconds; then it is killed.
+        memory_bytes: addresses of each process: what it has allocated or mapped. Allocating more
+            fails.
+        processes: processes and threads that the whole sandbox may have when one of this command
+            begins another; then that fails. Not enforced without namespaces, nor for root: see
+            `Enforcement`.
+        file_bytes: size of each file that is written; then the process gets SIGXFSZ.
+    """
 
     cpu_s: int
     memory_bytes: int

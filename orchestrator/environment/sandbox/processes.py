@@ -1,141 +1,144 @@
-"""The processes of a sandbox, as its first process sees them in /proc."""
+"""Freezes and kills the descendants of a process, and finds those that write by a mapping."""
 
 from __future__ import annotations
 
-import os
+import errno
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-_STOPPED = "TtZX"
-_ACCESS_MODE = 3  # of open flags; 0 is read-only
+from .process_tree import (
+    Process,
+    command_of,
+    descendants,
+    has_pending_stop,
+    read_text,
+    send_signal,
+)
+
+_PAUSE_S = 0.0002
+_PATIENCE_S = 10.0
+"""What hangs in the kernel, for example on a network file system, does not stop."""
 
 
-def listed() -> list[tuple[int, str, int]]:
-    """All descendants of this process: id, command, and which of its children it descends from."""
-    found = []
-    for child in _children().get(os.getpid(), ()):
-        found += [(each, _command(each), child) for each in (child, *_descendants(child))]
-    return found
+def freeze(
+    root: int, *, but: Collection[int], idle: Collection[int]
+) -> tuple[list[Process], list[Process]]:
+    """Stop all descendants of a process.
 
+    Args:
+        but: children of it that are left as they are; not what is below them.
+        idle: those which wait for us: they are stopped only if something is below them.
+    Returns:
+        Those that this has stopped, and those that could have written anything since: these, and
+        what was stopped before.
+    Raises:
+        TimeoutError: one of them does not stop; all go on.
+    """
+    stopped: dict[int, Process] = {}
 
-def freeze() -> None:
-    """Stop all processes but this one, and wait until each of their threads is stopped."""
+    def stop(process: Process) -> None:
+        if process.id in stopped or not has_pending_stop(process.id):  # which is another's
+            stopped[process.id] = process
+            send_signal(process, signal.SIGSTOP)
+
+    def is_spared(process: Process) -> bool:
+        return process.id in idle and not process.children
+
+    def is_running(process: Process) -> bool:
+        return not process.is_stopped and not is_spared(process)
+
     try:
-        os.kill(-1, signal.SIGSTOP)
-    except ProcessLookupError:
+        processes = _until_none(root, but, is_running, stop, "stop")
+    except BaseException:
+        thaw(stopped.values())
+        raise
+    active = [each for each in processes if not each.has_ended and not is_spared(each)]
+    return list(stopped.values()), active
+
+
+def thaw(stopped: Iterable[Process]) -> None:
+    """Let those go on that `freeze` has stopped."""
+    for process in stopped:
+        send_signal(process, signal.SIGCONT)
+
+
+def kill_tree(root: int, *, but: Collection[int] = ()) -> None:
+    """Kill all descendants of a process, also those that begin meanwhile.
+
+    Args:
+        but: children of it that are spared; not what is below them.
+    Raises:
+        TimeoutError: one of them does not end.
+    """
+
+    def kill(process: Process) -> None:
+        send_signal(process, signal.SIGKILL)
+
+    _until_none(root, but, lambda each: not each.has_ended, kill, "end")
+
+
+def living(root: int, *, but: Collection[int]) -> list[Process]:
+    """The descendants of a process that have not ended."""
+    return [each for each in descendants(root, but=but).processes if not each.has_ended]
+
+
+def mapped_writers(processes: Iterable[Process], folder: str) -> list[tuple[int, str, str]]:
+    """Those which have a file below a folder in memory, shared and writable.
+
+    A write through such a mapping shows neither in the open descriptors nor, for certain, in the
+    file's times.
+
+    Returns:
+        Id, command and path; the folder itself for a process that does not let itself be looked at.
+    """
+    return [
+        (each.id, command_of(each.id), path)
+        for each in processes
+        for path in sorted(set(_mapped(each.id, folder)))
+    ]
+
+
+def _until_none(
+    root: int,
+    but: Collection[int],
+    counts: Callable[[Process], bool],
+    act: Callable[[Process], None],
+    what: str,
+) -> Sequence[Process]:
+    """Act on all descendants that count, until twice in a row there is none; returns all others.
+
+    One reading may miss what is orphaned meanwhile: see `descendants`. But if all that it finds is
+    stopped or has ended, what it missed runs below a process that runs or adopts orphans, and the
+    next reading finds it there.
+    """
+    end, num_clean = time.monotonic() + _PATIENCE_S, 0
+    while True:
+        tree = descendants(root, but=but)
+        left = [process for process in tree.processes if counts(process)]
+        num_clean = num_clean + 1 if tree.is_certain and not left else 0
+        if num_clean == 2:
+            return tree.processes
+        for process in left:
+            act(process)
+        if left and time.monotonic() > end:
+            names = ", ".join(f"process {each.id} ({command_of(each.id)})" for each in left)
+            raise TimeoutError(errno.ETIMEDOUT, f"{names} does not {what}")
+        if left:
+            time.sleep(_PAUSE_S)
+
+
+def _mapped(process: int, folder: str) -> Iterator[str]:
+    try:
+        lines = read_text(f"/proc/{process}/maps").split("\n")
+    except PermissionError:
+        yield folder
         return
-    for process in _all():
-        if process != 1:
-            while not _is_stopped(process):
-                time.sleep(0.0002)
-
-
-def thaw() -> None:
-    """Let all processes go on."""
-    try:
-        os.kill(-1, signal.SIGCONT)
-    except ProcessLookupError:
-        return
-
-
-def kill_tree(process: int) -> None:
-    """Kill all descendants of a process, also those that begin meanwhile."""
-    while tree := _descendants(process):
-        for each in tree:
-            _kill(each)
-        time.sleep(0.0005)
-
-
-def writers_below(folder: str) -> list[tuple[int, str]]:
-    """Processes with files below a folder that are open, or mapped, for writing."""
-    found = set()
-    for process in _all():
-        if process != 1:
-            found |= {(process, path) for path in _written_by(process, folder)}
-    return sorted(found)
-
-
-def _written_by(process: int, folder: str) -> Iterator[str]:
-    place = f"/proc/{process}"
-    try:
-        for descriptor in os.listdir(f"{place}/fd"):
-            path = os.readlink(f"{place}/fd/{descriptor}")
-            if path.startswith(folder + "/") and _flags(f"{place}/fdinfo/{descriptor}"):
-                yield path
-        for line in _text(f"{place}/maps").splitlines():
-            fields = line.split(maxsplit=5)
-            is_shared = len(fields) == 6 and fields[1][1] == "w" and fields[1][3] == "s"
-            if is_shared and fields[5].startswith(folder + "/"):
-                yield fields[5]
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return  # it has ended
-
-
-def _flags(path: str) -> int:
-    [flags] = [line for line in _text(path).splitlines() if line.startswith("flags:")]
-    return int(flags.split()[1], 8) & _ACCESS_MODE
-
-
-def _descendants(root: int) -> list[int]:
-    """All live descendants of a process."""
-    children = _children()
-    found, left = [], list(children.get(root, ()))
-    while left:
-        process = left.pop()
-        found.append(process)
-        left += children.get(process, ())
-    return found
-
-
-def _children() -> dict[int, list[int]]:
-    """The live children of each process."""
-    parents = {process: _stat(process) for process in _all()}
-    children: dict[int, list[int]] = {}
-    for process, fields in parents.items():
-        if fields is not None and fields[0] not in "ZX":
-            children.setdefault(int(fields[1]), []).append(process)
-    return children
-
-
-def _is_stopped(process: int) -> bool:
-    try:
-        threads = os.listdir(f"/proc/{process}/task")
-        return all(_state(f"/proc/{process}/task/{thread}") in _STOPPED for thread in threads)
-    except OSError:
-        return True  # it has ended
-
-
-def _state(place: str) -> str:
-    return _text(f"{place}/stat").rpartition(")")[2].split()[0]
-
-
-def _stat(process: int) -> list[str] | None:
-    """State, parent and so on; None if it has ended."""
-    try:
-        return _text(f"/proc/{process}/stat").rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _command(process: int) -> str:
-    try:
-        return _text(f"/proc/{process}/cmdline").replace("\0", " ").strip()
-    except OSError:
-        return ""
-
-
-def _kill(process: int) -> None:
-    try:
-        os.kill(process, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _all() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _text(path: str) -> str:
-    with open(path, errors="surrogateescape") as file:
-        return file.read()
+    for line in lines:
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[1][1] == "w" and fields[1][3] == "s":
+            path = fields[5].replace("\\012", "\n")
+            if path.startswith(folder + "/"):
+                yield path

@@ -30,12 +30,13 @@ def main() -> NoReturn:
         plan, descriptors = receive(orders) if orders.fileno() in ready else (None, [])
         if plan is None:
             os._exit(0)
+        zygote = os.getpid()
         if os.fork() == 0:
             orders.close()
             control = socket.socket(fileno=descriptors[0])
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
-                become_sandbox(plan, control)  # type: ignore[arg-type]
+                become_sandbox(plan, control, zygote)  # type: ignore[arg-type]
             except BaseException as error:
                 number = error.errno if isinstance(error, OSError) else None
                 send(control, {"error": str(error), "errno": number})

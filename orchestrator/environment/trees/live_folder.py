@@ -12,7 +12,6 @@ from pathlib import Path
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.managed_root import ManagedRoot
 
-
 _LONGEST_END_S = 5.0
 """How long a sandbox may take to end."""
 

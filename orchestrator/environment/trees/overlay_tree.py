@@ -19,7 +19,7 @@ from orchestrator.environment.files.manifest import Files
 from orchestrator.environment.sandbox.messages import Plan
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.sandbox_client import Sandbox, Zygote
-from orchestrator.environment.trees.tree import Confinement, FilesSeen
+from orchestrator.environment.trees.tree import Confinement, FilesSeen, paths_below
 
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each sandbox has its own
 _MANY_ENTRIES = 500
@@ -66,6 +66,7 @@ class OverlayTree:
         private = _existing(_PRIVATE)
         hidden = [*self._confinement.hide, str(root)]
         plan: Plan = {
+            "confinement": "namespaces",
             "at": self.place,
             "root": str(root),
             "layers": _places(layers),
@@ -73,7 +74,11 @@ class OverlayTree:
             "work": work,
             "network": self._confinement.network,
             "private": private,
-            "hide": [folder for folder in hidden if not _is_below(folder, private)],
+            "hide": [
+                folder
+                for folder in hidden
+                if _is_below(folder, [self.place]) or not _is_below(folder, private)
+            ],
         }
         self.sandbox = await zygote.fork(plan)
         self._mounted(files, upper)
@@ -91,18 +96,17 @@ class OverlayTree:
         self._mounted(files, upper)
         self._remove_later(former)
 
-    async def read(self, keep: Keep) -> FilesSeen:
+    async def read(self, keep: Keep, *, idle: Collection[int] = ()) -> FilesSeen:
         """Read the changes against the base while the programs are stopped."""
-        try:
-            await self.sandbox.freeze()
+        async with self.sandbox.frozen(idle=idle) as writers:
+            unsafe = paths_below(self.place, writers)
             if len(self._scan.entries) > _MANY_ENTRIES:
-                scan = await asyncio.to_thread(self._read_upper, keep, ())
+                scan = await asyncio.to_thread(self._read_upper, keep, unsafe)
             else:
-                scan = self._read_upper(keep, ())
-        finally:
-            await self.sandbox.thaw()
+                scan = self._read_upper(keep, unsafe)
         self._scan = scan
-        return FilesSeen(layered(self._lower.manifest, scan, self._base), tuple(scan.left_out))
+        manifest = layered(self._lower.manifest, scan, self._base)
+        return FilesSeen(manifest, tuple(scan.left_out), writers)
 
     @property
     def num_changed(self) -> int:

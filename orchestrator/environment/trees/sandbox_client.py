@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import errno
 import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.sandbox.messages import Command, Plan, receive, send
+from orchestrator.environment.trees.enforcement import Enforcement
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from sandbox.zygote import main; main()"
 
@@ -64,11 +67,11 @@ class Zygote:
                 send(self._orders, plan, [its.fileno()])
         except OSError as error:
             ours.close()
-            raise SandboxFailed(f"the process that starts sandboxes has died: {error}") from error
-        return await Sandbox.connected(ours, self)
+            raise _died("the process that starts sandboxes has died") from error
+        return await Sandbox.connected(ours, self, plan)
 
     def close(self) -> None:
-        """End it, and with it all sandboxes."""
+        """End it, and with it all sandboxes; idempotent."""
         self._orders.close()
         self._process.wait()
 
@@ -84,6 +87,7 @@ def shared_zygote() -> Zygote:
             _zygotes[process].close()
         _zygotes.clear()  # those of a process that this one was forked from are not ours
         _zygotes[process] = Zygote()
+        atexit.register(_zygotes[process].close)
     return _zygotes[process]
 
 
@@ -95,8 +99,34 @@ class Program:
     ended: asyncio.Future[int]
 
 
+class Writer(NamedTuple):
+    """A process that has a file of the workspace in memory, shared and writable."""
+
+    process: int
+    command: str
+    path: str
+
+
+class Frozen(NamedTuple):
+    """What `Sandbox.freeze` has found.
+
+    Attributes:
+        is_any_stopped: if not, there is nothing to thaw.
+        writers: processes that may have written a file without a change of its times.
+    """
+
+    is_any_stopped: bool
+    writers: Sequence[Writer]
+
+
 class Sandbox:
-    """A sandbox; belongs to the event loop that started it."""
+    """A sandbox; belongs to the event loop that started it.
+
+    Attributes:
+        enforcement: what holds its programs.
+    """
+
+    enforcement: Enforcement
 
     def __init__(self, control: socket.socket, zygote: Zygote) -> None:
         self._control = control
@@ -108,17 +138,18 @@ class Sandbox:
         self._failure: SandboxFailed | None = None
 
     @classmethod
-    async def connected(cls, control: socket.socket, zygote: Zygote) -> Sandbox:
+    async def connected(cls, control: socket.socket, zygote: Zygote, plan: Plan) -> Sandbox:
         """The sandbox at the other end, once it is ready; raises SandboxFailed."""
         sandbox = cls(control, zygote)
         control.setblocking(False)
         ready = sandbox._answers[-1] = sandbox._loop.create_future()
         sandbox._loop.add_reader(control.fileno(), sandbox._read)
         try:
-            await ready
+            gaps = (await ready)["gaps"]
         except BaseException:
             sandbox.close()
             raise
+        sandbox.enforcement = Enforcement(plan["confinement"], tuple(gaps))
         return sandbox
 
     async def start(self, command: Command, descriptors: Sequence[int]) -> Program:
@@ -133,16 +164,43 @@ class Sandbox:
         await self._ask("kill", process=program.process)
         await asyncio.shield(program.ended)
 
-    async def freeze(self) -> None:
-        """Stop all processes; returns once they are stopped."""
-        await self._ask("freeze")
+    async def freeze(self, *, idle: Iterable[int] = ()) -> Frozen:
+        """Stop all processes; returns once they are stopped.
+
+        Args:
+            idle: programs that wait for us, such as a shell without a command: they are stopped
+                only if something runs below them.
+        Raises:
+            SandboxFailed: one of them does not stop; all go on.
+        """
+        answer = await self._ask("freeze", idle=list(idle))
+        return Frozen(answer["stopped"], _writers(answer))
 
     async def thaw(self) -> None:
-        """Let all processes go on."""
+        """Let those go on that `freeze` has stopped."""
         await self._ask("thaw")
 
+    @contextlib.asynccontextmanager
+    async def frozen(self, *, idle: Iterable[int] = ()) -> AsyncIterator[Sequence[Writer]]:
+        """All processes are stopped in this block, as by `freeze`."""
+        frozen = None
+        try:
+            frozen = await self.freeze(idle=idle)
+            yield frozen.writers
+        finally:
+            if frozen is None or frozen.is_any_stopped:
+                with contextlib.suppress(SandboxFailed):
+                    await asyncio.shield(self.thaw())
+
+    async def mapped_writers(self) -> Sequence[Writer]:
+        """Processes that have a file of the workspace in memory, shared and writable.
+
+        Its descriptor may be closed, and its times need not change when it is written.
+        """
+        return _writers(await self._ask("writers"))
+
     async def processes(self) -> list[Process]:
-        """Its processes, but the first."""
+        """Its processes, but those that keep programs together."""
         return [Process(*each) for each in (await self._ask("processes"))["processes"]]
 
     async def open(self, path: str, flags: int, mode: int) -> int:
@@ -161,6 +219,12 @@ class Sandbox:
     async def mount(self, layers: Sequence[str], upper: str, work: str) -> None:
         """Mount another stack at the same place: see Overlay.replace."""
         await self._ask("mount", layers=layers, upper=upper, work=work)
+
+    async def end(self) -> None:
+        """End all its processes, and wait until they have; then as `close`."""
+        with contextlib.suppress(SandboxFailed):
+            await self._ask("end")
+        self.close()
 
     def close(self) -> None:
         """End all its processes; what waits for one gets SandboxFailed."""
@@ -182,7 +246,7 @@ class Sandbox:
         try:
             send(self._control, {"id": number, "do": operation} | more, descriptors)
         except OSError as error:
-            self._fail(SandboxFailed(f"the sandbox has died: {error}"))
+            self._fail(_died(f"the sandbox has died: {error}"))
         return answered
 
     def _read(self) -> None:
@@ -191,7 +255,7 @@ class Sandbox:
         except BlockingIOError:
             return
         if message is None:
-            self._fail(SandboxFailed("the sandbox has died"))
+            self._fail(_died("the sandbox has died"))
         elif "ended" in message:
             program = self._programs.pop(message["ended"], None)
             if program is not None and not program.ended.done():
@@ -229,6 +293,14 @@ class Sandbox:
                 future.set_exception(failure)
                 with contextlib.suppress(SandboxFailed):
                     future.exception()  # so that asyncio does not warn of one that nobody awaits
+
+
+def _writers(answer: dict[str, Any]) -> list[Writer]:
+    return [Writer(*fields) for fields in answer["writers"]]
+
+
+def _died(reason: str) -> SandboxFailed:
+    return SandboxFailed(reason, errno.ESRCH)
 
 
 def _folder() -> str:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 from orchestrator.environment.files.folder_scan import Keep
 from orchestrator.environment.files.manifest import Files, Manifest
 from orchestrator.environment.sandbox.messages import Limits
-from orchestrator.environment.trees.sandbox_client import Sandbox, Zygote
-
-
-class Writer(NamedTuple):
-    """A process that has a file open, or mapped, for writing."""
-
-    process: int
-    command: str
-    path: str
+from orchestrator.environment.trees.sandbox_client import Sandbox, Writer, Zygote
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +106,15 @@ class Tree(Protocol):
         """
         ...
 
-    async def read(self, keep: Keep) -> FilesSeen:
+    async def read(self, keep: Keep, *, idle: Collection[int] = ()) -> FilesSeen:
         """Read the files that it shows now, while its programs are stopped.
 
         Args:
             keep: stores the contents of files that may have changed since the last time.
+            idle: programs that wait for us, such as a shell without a command.
+        Raises:
+            SandboxFailed: a program does not stop.
+            OSError: a file cannot be read.
         """
         ...
 
@@ -130,3 +126,8 @@ class Tree(Protocol):
     async def close(self) -> None:
         """End all programs and remove what it wrote; idempotent."""
         ...
+
+
+def paths_below(place: str, writers: Sequence[Writer]) -> set[str]:
+    """The files that processes have in memory, relative to the workspace."""
+    return {writer.path.removeprefix(f"{place}/") for writer in writers}

@@ -8,17 +8,39 @@ import pickle
 import pytest
 
 import orchestrator
+from orchestrator.environment.conflicts import Conflict
+from orchestrator.environment.errors import (
+    ApplyBusy,
+    ApplyFailed,
+    ApplyUnfinished,
+    BaseChanged,
+    BaseRefused,
+    CommandFailed,
+    InvalidResolution,
+    MergeConflict,
+    NotRevertible,
+    NoWorkspace,
+    OutsideWorkspace,
+    SandboxFailed,
+    ServiceFailed,
+    ShellBusy,
+    StateLost,
+    WorkspaceBusy,
+    WorkspaceFull,
+)
 from orchestrator.errors import (
     AnswerRefused,
     ArgumentsDiffer,
     BudgetExceeded,
     DeadlineExceeded,
     DeadlineInfeasible,
+    EffectsAfterFork,
     FlowChanged,
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
     McpServerFailed,
+    NoForkPoint,
     NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
@@ -31,6 +53,7 @@ from orchestrator.errors import (
     RunCancelled,
     RunEnded,
     RunInterrupted,
+    RunNotForkable,
     RunNotResumable,
     RuntimeDraining,
     StepFailed,
@@ -44,18 +67,37 @@ from orchestrator.errors import (
 
 ERRORS = [
     AnswerRefused("3f2a", "input", "'x' is not of type 'integer'"),
+    ApplyBusy("/home/me/repo"),
+    ApplyFailed("/home/me/repo", "a.txt", "the disk is full"),
+    ApplyUnfinished("/home/me/repo"),
     ArgumentsDiffer("3f2a"),
+    BaseChanged("/home/me/repo", ["a.txt"]),
+    BaseRefused("/", "it is the root of all files"),
+    CommandFailed("pytest -q", 1, "1 failed"),
+    InvalidResolution("a.txt", "'mine' is no resolution"),
+    MergeConflict([Conflict("a.txt", "text", None, None, None)]),
+    NotRevertible("repo", [("publish", "publish[1]")]),
+    NoWorkspace("run_tests"),
+    OutsideWorkspace("../x", "/home/me/repo"),
+    SandboxFailed("unshare: Operation not permitted", 1),
+    ServiceFailed("db", "ended with exit code 1", "no such file"),
+    ShellBusy([(7, "sleep 100")]),
+    StateLost("3f2a" * 16, "it is not stored here"),
+    WorkspaceBusy("repo", "ws.run"),
+    WorkspaceFull(2000, 1000),
     BudgetExceeded("plan", 1200, 1000, 3, None),
     NoOpenQuestion("3f2a", "has no open question"),
     RunAlreadyEnded("3f2a", "completed"),
     RunCancelled("3f2a"),
     DeadlineExceeded("plan", 0.25),
     DeadlineInfeasible("plan", 2.0, 8.5, 12),
+    EffectsAfterFork("3f2a", "plan", ("send", "post[1]")),
     FlowChanged("3f2a", "step plan", "step read"),
     InvalidDuration("5 parsecs", "is not a duration"),
     InvalidRunId("../x"),
     InvalidSettings("ORCHESTRATE_SLOTS: must be a number"),
     McpServerFailed("uvx files", "it ended"),
+    NoForkPoint("3f2a", "ask", "several steps begin or end so", ("ask[0]", "ask[1]")),
     OutcomeNotRecorded("run-1", "send[1]", "the store is busy"),
     OutcomeUnknown("3f2a", "publish"),
     OutsideRun("llm()"),
@@ -65,6 +107,7 @@ ERRORS = [
     RunEnded("chain"),
     RunInterrupted("3f2a"),
     RuntimeDraining("run 3f2a"),
+    RunNotForkable("3f2a", "its arguments were not recorded"),
     RunNotResumable("3f2a", "process 7 on here is executing it"),
     StepFailed("plan", "Boom: why"),
     ToolCallsInvalid("agent", 4, "there is no tool 'fly'"),
@@ -101,3 +144,19 @@ def test_all_public_names_exist_and_are_sorted() -> None:
     assert sorted(orchestrator.__all__) == orchestrator.__all__
     for name in orchestrator.__all__:
         assert getattr(orchestrator, name) is not None
+
+
+def test_an_error_about_many_paths_names_some_and_counts_the_others() -> None:
+    paths = [f"file{number}" for number in range(12)]
+    error = BaseChanged("/repo", paths)
+    assert error.paths == tuple(paths)
+    assert "'file0', " in str(error)
+    assert "'file9' and 2 more; nothing was written" in str(error)
+
+
+def test_a_failed_apply_says_whether_it_was_undone() -> None:
+    for is_undone in (True, False):
+        error = ApplyFailed("/repo", "a", "Permission denied", is_undone=is_undone)
+        again = pickle.loads(pickle.dumps(error))
+        assert error.is_undone == again.is_undone == is_undone
+        assert ("as it was before" in str(again)) == is_undone

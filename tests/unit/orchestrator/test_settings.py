@@ -34,6 +34,7 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "tool_parser": ("hermes", "hermes"),
     "api_key": ("sk-1", "sk-1"),
     "durable": ("false", False),
+    "environments": ("/var/states", "/var/states"),
     "payload_codec": ("my_codecs:encryption", "my_codecs:encryption"),
     "record_text": ("true", True),
     "fit_every": ("5", 5),

@@ -1,20 +1,31 @@
-"""Sandboxes for tests; without user namespaces the tests that need one are skipped."""
+"""Sandboxes for tests; without user namespaces the tests that need them are skipped."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 
+from orchestrator.environment.errors import SandboxFailed
+from orchestrator.environment.files.base_folder import BaseFolder
+from orchestrator.environment.files.layer_stacks import LayerStacks
+from orchestrator.environment.files.manifest import Files, Manifest, files_digest
 from orchestrator.environment.managed_root import ManagedRoot
+from orchestrator.environment.sandbox.messages import Kind, Limits
+from orchestrator.environment.trees.copy_tree import CopyTree
+from orchestrator.environment.trees.live_folder import LiveFolder
+from orchestrator.environment.trees.output import Output
 from orchestrator.environment.trees.overlay_tree import OverlayTree
-from orchestrator.environment.trees.sandbox_client import SandboxFailed, Zygote
-from orchestrator.environment.trees.shell import Output, Shell
+from orchestrator.environment.trees.sandbox_client import Zygote
+from orchestrator.environment.trees.shell import Shell
+from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
 
 VARIABLES = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SECRET": "not to be stored"}
+NO_FILES = Files("", {})
 
 
 @dataclass
@@ -28,35 +39,63 @@ class Place:
     def base(self) -> Path:
         return self.folder / "base"
 
-    @property
+    @cached_property
     def root(self) -> ManagedRoot:
         return ManagedRoot(self.folder / "root")
 
+    @cached_property
+    def base_folder(self) -> BaseFolder:
+        return BaseFolder(self.base)
+
+    def unopened(self, kind: Kind, confinement: Confinement) -> Tree:
+        live = LiveFolder(self.root)
+        if kind == "landlock":
+            return CopyTree(live, self.base_folder, self.root.blobs, confinement)
+        stacks = LayerStacks(self.root.layers, self.root.blobs, self.base_folder)
+        return OverlayTree(live, self.base_folder, stacks, confinement)
+
     @asynccontextmanager
     async def tree(
-        self, *layers: str, network: bool = False, hide: tuple[str, ...] = ()
-    ) -> AsyncIterator[OverlayTree]:
-        """An overlay over the base, in a sandbox of its own."""
-        tree = OverlayTree(self.root, self.base, network=network, hide=hide)
+        self,
+        kind: Kind = "namespaces",
+        *,
+        files: Files = NO_FILES,
+        network: bool = False,
+        hide: tuple[str, ...] = (),
+    ) -> AsyncIterator[Tree]:
+        """The base in a sandbox of its own."""
+        tree = self.unopened(kind, Confinement(network, hide))
         try:
-            await tree.open(self.zygote, layers)
+            await tree.open(self.zygote, files)
         except SandboxFailed as error:
             await tree.close()
-            pytest.skip(f"this system refuses sandboxes: {error}")
+            if kind == "landlock":
+                raise
+            pytest.skip(f"this system refuses namespaces: {error}")
         try:
             yield tree
         finally:
             await tree.close()
 
     @asynccontextmanager
-    async def shell(self, tree: OverlayTree) -> AsyncIterator[Shell]:
+    async def shell(self, tree: Tree, **limits: int) -> AsyncIterator[Shell]:
         """A shell in the tree's sandbox."""
         shell = Shell(tree.sandbox)
-        await shell.start(folder=str(self.base), variables=VARIABLES, limits={})
+        given: Limits = {**limits}  # type: ignore[typeddict-item]
+        await shell.start(folder=tree.place, variables=VARIABLES, limits=given)
         try:
             yield shell
         finally:
             await shell.close()
+
+    async def seen(self, tree: Tree) -> FilesSeen:
+        """What the tree shows, with its contents stored."""
+        return await tree.read(self.root.blobs.add_file)
+
+
+def files_of(manifest: Manifest) -> Files:
+    """Files under a key of their own."""
+    return Files(files_digest(manifest), manifest)
 
 
 @pytest.fixture

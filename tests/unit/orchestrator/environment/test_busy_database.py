@@ -17,7 +17,8 @@ import pytest
 
 from orchestrator.environment.beginning import workspace
 from orchestrator.environment.errors import SandboxFailed
-from orchestrator.environment.managed_root import ManagedRoot, environments_folder
+from orchestrator.environment.location import environments_place
+from orchestrator.environment.managed_root import ManagedRoot
 from orchestrator.environment.states import States
 from orchestrator.environment.trees.sandbox_client import Sandbox
 from orchestrator.environment.workspace import Workspace
@@ -77,7 +78,7 @@ async def serve(ws: Workspace, name: str, program: str, *arguments: str) -> None
 
 def problems(state_id: str, folder: Path) -> list[str]:
     """What is wrong with the database of a checkpoint."""
-    root = ManagedRoot(environments_folder(os.environ["ORCHESTRATE_STORE"]))
+    root = ManagedRoot(environments_place(os.environ["ORCHESTRATE_STORE"]).root)
     states = States(root)
     folder.mkdir()
     for path, entry in states.manifest(states.get(state_id)).items():
@@ -117,7 +118,7 @@ async def test_a_file_that_is_written_in_memory_is_read_anew_and_its_writer_is_n
 ) -> None:
     """The second change of a page in memory does not show in the file's times."""
     (base / "mapped").write_bytes(bytes(4096))
-    root = ManagedRoot(environments_folder(os.environ["ORCHESTRATE_STORE"]))
+    root = ManagedRoot(environments_place(os.environ["ORCHESTRATE_STORE"]).root)
     async with workspace(base) as ws:
         await serve(ws, "mapper", MAPPER)
         for turn in "12345":

@@ -1,4 +1,4 @@
-"""Sandboxes, shells and programs that were killed or cut off: clear errors, no hang, nothing left."""
+"""Sandboxes, shells and programs that were killed: clear errors, no hang, nothing left."""
 
 from __future__ import annotations
 
