@@ -50,6 +50,7 @@ class Action:
         checkpoint: the name of the checkpoint that it makes; None: it makes none.
         keeps: the state of that checkpoint, given the result; None: the state that it leaves.
         leaves: the state that it leaves, given the result; None: the one that is shown then.
+        note: what else its edge says, given the result.
     """
 
     spec: StepSpec
@@ -62,6 +63,7 @@ class Action:
     checkpoint: str | None = None
     keeps: Callable[[Any], str] | None = None
     leaves: Callable[[Any], str] | None = None
+    note: Callable[[Any], str] | None = None
 
     @property
     def label(self) -> str | None:
@@ -109,8 +111,7 @@ async def run_action(
                 value = await work()
             outcome["result"], value = spec.codec.round_trip(value)
             after = await transaction.commit(value)
-            kept = after if action.keeps is None else action.keeps(value)
-            outcome["environment"] = _change(step, position, action, before, after, kept)
+            outcome["environment"] = _change(step, position, action, value, before, after)
         return value
 
 
@@ -121,7 +122,7 @@ class _Transaction:
         self._position = position
         self._action = action
         self._path = path
-        self._before = position.state
+        self._before = self._after = position.state
 
     async def __aenter__(self) -> Self:
         if self._action.is_observed:
@@ -129,7 +130,7 @@ class _Transaction:
         return self
 
     async def commit(self, value: Any) -> str:
-        """Store the state that the action has left, which is the workspace's from now on.
+        """Store the state that the action has left; once the block ends it is the workspace's.
 
         Args:
             value: the action's result.
@@ -141,22 +142,25 @@ class _Transaction:
             state = action.leaves(value)
         elif action.is_observed:
             state = (await self._position.mounting.live.capture()).id
-        if action.kind is not EdgeKind.REWIND:
+        self._after = state
+        return state
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        action = self._action
+        if error is not None:
+            if action.is_observed:
+                await until_done(self._position.mounting.roll_back(self._before))
+        elif action.kind is not EdgeKind.REWIND:
             moment = Moment(
                 self._path,
                 action.spec.name,
-                state,
+                self._after,
                 action.spec.effects,
                 label=action.label,
                 repeat=action.repeat,
                 compensate=action.compensate,
             )
             self._position.history.add(moment)
-        return state
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and self._action.is_observed:
-            await until_done(self._position.mounting.roll_back(self._before))
 
 
 async def until_done(work: Awaitable[R]) -> R:
@@ -194,12 +198,13 @@ def _recorded(step: NewStep) -> AbstractAsyncContextManager[dict[str, Any]]:
 
 
 def _change(
-    step: NewStep, position: Position, action: Action, before: str, after: str, kept: str
+    step: NewStep, position: Position, action: Action, value: Any, before: str, after: str
 ) -> StateChange:
-    """What is recorded of an action beside its outcome."""
+    """What is recorded of an action beside its outcome, given its result."""
     run, record, home = step.context.run, step.record, position.mounting.home
+    kept = after if action.keeps is None else action.keeps(value)
     changed = changed_between(home, before, after)
-    note = None
+    note = None if action.note is None else action.note(value)
     if record.effects is Effects.PURE and before != after:
         note = f"{record.name} is declared as pure, and changed files or the shell"
         logger.warning("%s: %s: %s", record.path, note, ", ".join(changed.paths[:10]))

@@ -93,7 +93,7 @@ def workspace(
         StateLost, BaseChanged, when it begins in a state: it is not stored any more, or the folder
             has changed since.
     """
-    folder = Path(base).expanduser().absolute()
+    folder = Path(base).expanduser().absolute() if os.fspath(base) else ""
     confinement = Confinement(
         network=network,
         hide=tuple(str(Path(each).expanduser().absolute()) for each in hide),
@@ -103,7 +103,7 @@ def workspace(
         services = [Service(name, command) for name, command in services.items()]
     beginning = Beginning(
         WorkspaceKind(str(folder), confinement, tuple(own), backend),
-        name or folder.name,
+        name or Path(folder).name,
         tuple(services),
         durability == "disk",
         state=state,

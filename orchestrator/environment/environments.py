@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -51,8 +52,14 @@ class WorkspaceKind:
 class _Waiting:
     """A mounted tree with a shell that has done nothing."""
 
+    folder: LiveFolder
     tree: Tree
     shell: Shell
+
+    async def close(self) -> None:
+        """End it."""
+        self.shell.abandon()
+        await self.tree.close()
 
 
 class Environments:
@@ -87,18 +94,14 @@ class Environments:
             ServiceFailed: a service of the state could not be started.
         """
         files = self.states.files(state)
-        waiting = self._waiting.setdefault(kind, [])
         try:
-            if waiting:
-                held = await waiting.pop(0)
-                await held.tree.mount(files)
-            else:
-                held = await self._prepare(kind, files)
+            held = await self._mounted(kind, files) or await self._prepare(kind, files)
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         live = LiveWorkspace(
             held.tree,
             held.shell,
+            folder=held.folder,
             states=self.states,
             confinement=kind.confinement,
             own=kind.own,
@@ -122,15 +125,28 @@ class Environments:
         self._waiting.clear()
         for held in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(held, _Waiting):
-                held.shell.abandon()
-                await held.tree.close()
+                await held.close()
+
+    async def _mounted(self, kind: WorkspaceKind, files: Files) -> _Waiting | None:
+        """A waiting sandbox that shows files now; None: none is alive."""
+        waiting = self._waiting.setdefault(kind, [])
+        while waiting:
+            with suppress(SandboxFailed):  # it was killed while it waited
+                held = await waiting.pop(0)
+                try:
+                    await held.tree.mount(files)
+                except BaseException:
+                    await held.close()
+                    raise
+                return held
+        return None
 
     async def _prepare(self, kind: WorkspaceKind, files: Files) -> _Waiting:
         backend = kind.backend or self.backend
         if backend is not None:
             return await self._prepare_by(backend, kind, files)
         try:
-            held = await self._prepare_by("overlay", kind, files)
+            held = await self._prepare_first(kind, files)
             self.backend = "overlay"
         except SandboxFailed as error:
             held = await self._prepare_by("copies", kind, files)
@@ -141,6 +157,15 @@ class Environments:
                 *(error, "".join(f"; {gap}" for gap in gaps)),
             )
         return held
+
+    async def _prepare_first(self, kind: WorkspaceKind, files: Files) -> _Waiting:
+        """By an overlay, if the system allows that."""
+        try:
+            return await self._prepare_by("overlay", kind, files)
+        except SandboxFailed as error:
+            if not error.has_died:
+                raise
+            return await self._prepare_by("overlay", kind, files)
 
     async def _prepare_by(self, backend: Backend, kind: WorkspaceKind, files: Files) -> _Waiting:
         base, live = self.base_folder(kind.base), LiveFolder(self.root)
@@ -157,7 +182,7 @@ class Environments:
         except BaseException:
             await (tree.close() if tree is not None else asyncio.to_thread(live.close))
             raise
-        return _Waiting(tree, shell)
+        return _Waiting(live, tree, shell)
 
     def _stacks_of(self, base: BaseFolder) -> LayerStacks:
         stacks = LayerStacks(self.root.layers, self.root.blobs, base)

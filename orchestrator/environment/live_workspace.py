@@ -6,14 +6,22 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from orchestrator.cancellation import run_to_completion
 from orchestrator.environment.completed import TIMED_OUT, Completed
-from orchestrator.environment.errors import OutsideWorkspace, ShellBusy, StateLost, WorkspaceFull
+from orchestrator.environment.errors import (
+    OutsideWorkspace,
+    SandboxFailed,
+    ShellBusy,
+    StateLost,
+    WorkspaceFull,
+)
 from orchestrator.environment.states import Base, Service, State, States
 from orchestrator.environment.trees.enforcement import Enforcement
+from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.output import OnOutput, Output
 from orchestrator.environment.trees.programs import run_program
 from orchestrator.environment.trees.sandbox_client import Process
@@ -44,12 +52,14 @@ class LiveWorkspace:
         tree: Tree,
         shell: Shell,
         *,
+        folder: LiveFolder,
         states: States,
         confinement: Confinement,
         own: Sequence[str] = (),
     ) -> None:
         self._tree = tree
         self._shell = shell
+        self._folder = folder
         self._states = states
         self._confinement = confinement
         self._own = own
@@ -75,7 +85,12 @@ class LiveWorkspace:
     async def begin(self, state: State) -> None:
         """Take over a tree that shows a state's files already, with a shell that is new."""
         self.state = state
+        self.name([state.id])
         await self._continue()
+
+    def name(self, states: Iterable[str]) -> None:
+        """Keep states from the garbage collection as long as this is open."""
+        self._folder.use_states(states)
 
     async def show(self, state: State) -> None:
         """Show a state: its files, a shell as it was, its services. All that runs is ended.
@@ -92,6 +107,7 @@ class LiveWorkspace:
         try:
             await self._tree.mount(files)
             self.state = state
+            self.name([state.id])
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         finally:
@@ -123,6 +139,7 @@ class LiveWorkspace:
         self.state = self._states.add(
             before.base, self.seen.manifest, shell, self._services.services
         )
+        self.name([self.state.id])
         self._is_shell_used = False
         if self._tree.num_changed > _MANY_CHANGES and not await self.busy():
             await self.show(self.state)
@@ -253,8 +270,8 @@ class LiveWorkspace:
             self._is_closed = True
             await self._settled()
             if self._waiting_shell is not None:
-                await asyncio.wait([self._waiting_shell])
-                self._waiting_shell.result().abandon()
+                with suppress(SandboxFailed):
+                    (await self._waiting_shell).abandon()
             self._shell.abandon()
             await self._tree.close()
 
@@ -286,8 +303,8 @@ class LiveWorkspace:
         return former
 
     def _end(self, *work: Awaitable[None]) -> asyncio.Future[list[None]]:
-        """End something beside other work."""
-        ending = asyncio.gather(*work)
+        """End something beside other work; if its sandbox has died, it has ended."""
+        ending = asyncio.gather(*map(_ended, work))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         return ending
@@ -339,6 +356,11 @@ class LiveWorkspace:
 
     def _from_base(self, script: str) -> str:
         return script.replace(self.base.path, self._tree.place)
+
+
+async def _ended(work: Awaitable[None]) -> None:
+    with suppress(SandboxFailed):
+        await work
 
 
 def _read_all(descriptor: int) -> bytes:

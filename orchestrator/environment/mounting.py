@@ -37,26 +37,27 @@ class Mounting:
         assert self._live is not None, "an action mounts it first"
         return self._live
 
-    async def mount(self, history: History, workspace: Any) -> None:
+    async def mount(self, history: History, position: Any) -> None:
         """Show the present state, if it is not shown.
 
         Args:
-            workspace: the Workspace in which actions are done again if the state is lost.
+            position: in which actions are done again if the state is lost.
         Raises:
             StateLost: it is not stored any more, and cannot be computed again.
             BaseChanged: the base has changed since the workspace began.
             SandboxFailed, ServiceFailed.
         """
         if self._live is None or self._live.state.id != history.state:
-            await self.show(history, len(history.moments) - 1, workspace)
+            await self.show(history, len(history.moments) - 1, position)
 
-    async def show(self, history: History, index: int, workspace: Any) -> None:
+    async def show(self, history: History, index: int, position: Any) -> None:
         """Show the state of a moment; as `mount`."""
         wanted = history.moments[index].state
         try:
             await self._show(wanted)
         except StateLost as lost:
-            await self._compute_again(history, index, workspace, lost)
+            await self._compute_again(history, index, position, lost)
+        self.live.name(moment.state for moment in history.moments)
 
     async def roll_back(self, state_id: str) -> None:
         """Show a state again after an action that failed; raises nothing."""
@@ -87,7 +88,7 @@ class Mounting:
             await self._live.show(state)
 
     async def _compute_again(
-        self, history: History, index: int, workspace: Any, lost: StateLost
+        self, history: History, index: int, position: Any, lost: StateLost
     ) -> None:
         """Show the nearest former state that is stored, and do again what led from it."""
         for before, way in history.ways_to(index):
@@ -97,7 +98,7 @@ class Mounting:
                 continue
             for moment in way:
                 assert moment.repeat is not None, "ways lead over what can be repeated"
-                await moment.repeat(workspace)
+                await moment.repeat(position)
             state = await self.live.capture()
             logger.warning(
                 "%s; it was computed again from state %s by %s%s",

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.durability.values import ValueCodec, hints_of
 from orchestrator.environment.errors import NoWorkspace
+from orchestrator.environment.position import Position
 from orchestrator.environment.workspace import Workspace, current_workspace
 from orchestrator.execution.calls import run_tool_call
 from orchestrator.execution.context import CallContext, current_context_or_none, using_context
@@ -81,11 +82,11 @@ class BoundCall:
         """Call the function."""
         return await self.function(*self.args, **self.kwargs)
 
-    async def repeat(self, workspace: Workspace) -> Any:
+    async def repeat(self, position: Position) -> Any:
         """Call it again, in a workspace that is in the state before."""
         if self.parameter is None:
             return await self()
-        args, kwargs = _with_workspace(self, workspace)
+        args, kwargs = _with_workspace(self, position.workspace)
         return await self.function(*args, **kwargs)
 
 

@@ -1,18 +1,17 @@
 """Which state of the workspace belongs to a checkpoint of a graph.
 
 A checkpoint's metadata name the state that was left by the supersteps up to it. While the next
-superstep is in progress, what has ended of it is noted beside the checkpoint, as pending writes: if
-the graph continues there, LangGraph does not run those tasks again, nor the supersteps of their
-subgraphs.
+superstep is in progress, notes beside the checkpoint, which are pending writes, name the states
+that its tasks and the supersteps of their subgraphs left: what LangGraph has saved of these is not
+run again if the graph continues there. A note is written before that, and counts only with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -24,13 +23,30 @@ from langgraph.checkpoint.base import (
 from langgraph.types import Command
 
 STATE = "orchestrate_workspace"
-"""The key in a checkpoint's metadata, and the channel of pending writes: [number, state, task]."""
+"""The key in a checkpoint's metadata, and the channel of pending writes that are notes."""
 
 Read = Callable[[RunnableConfig], Awaitable[CheckpointTuple | None]]
 """Reads the checkpoint that a config names, or the thread's last one."""
 
 _SPECIAL = frozenset(WRITES_IDX_MAP)
 _UNFINISHED = frozenset(["__error__", "__interrupt__"])
+
+
+class Note(NamedTuple):
+    """A state that something left which LangGraph saves.
+
+    Attributes:
+        number: in the order in which they ended.
+        namespace: of the graph; "" for the outermost one.
+        checkpoint: of that graph: a new one, or the one at which the task was run.
+        task: whose writes are saved; None: the checkpoint itself is.
+    """
+
+    number: int
+    state: str
+    namespace: str
+    checkpoint: str
+    task: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +56,7 @@ class Start:
     Attributes:
         checkpoint: its id; None: the thread has none.
         state: that belongs to it; None: it was made without a workspace, as all before it.
-        number: of the last pending write of ours beside it.
+        number: of the last note beside it.
     """
 
     checkpoint: str | None = None
@@ -136,23 +152,26 @@ async def _continues(
 
 
 async def _continued(read: Read, saved: CheckpointTuple) -> Start:
-    newest = max(_progress(saved), default=None)
-    if newest is None:
-        return Start(_id(saved), await _own_state(read, saved))
-    number, state = newest
-    return Start(_id(saved), state, number)
+    notes = [Note(*value) for _, channel, value in saved.pending_writes or () if channel == STATE]
+    number = max((note.number for note in notes), default=0)
+    for note in sorted(notes, key=lambda note: note.number, reverse=True):
+        if await _counts(read, saved, note):
+            return Start(_id(saved), note.state, number)
+    return Start(_id(saved), await _own_state(read, saved), number)
 
 
-def _progress(saved: CheckpointTuple) -> Iterator[tuple[int, str]]:
-    """Numbers and states of what has ended since the checkpoint."""
-    channels: defaultdict[str, list[str]] = defaultdict(list)
-    for task, channel, _ in saved.pending_writes or ():
-        channels[task].append(channel)
-    for _, channel, value in saved.pending_writes or ():
-        if channel == STATE:
-            number, state, task = value
-            if task is None or is_finished(channels[task]):
-                yield number, state
+async def _counts(read: Read, saved: CheckpointTuple, note: Note) -> bool:
+    """Whether that was saved which left a note's state."""
+    at: CheckpointTuple | None = saved
+    if note.namespace:
+        configurable = saved.config["configurable"]
+        place = {"checkpoint_ns": note.namespace, "checkpoint_id": note.checkpoint}
+        at = await read({"configurable": {**configurable, **place}})
+    if at is None or note.task is None:
+        return at is not None
+    return is_finished(
+        [channel for task, channel, _ in at.pending_writes or () if task == note.task]
+    )
 
 
 async def _own_state(read: Read, saved: CheckpointTuple) -> str | None:

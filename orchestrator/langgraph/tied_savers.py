@@ -20,13 +20,15 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.pregel import Pregel
 
-from orchestrator.langgraph.checkpoint_states import STATE, is_finished
+from orchestrator.langgraph.checkpoint_states import STATE, Note, is_finished
 from orchestrator.langgraph.state_tracking import Noted, StateTracker
 
 Graph = Pregel[Any, Any, Any, Any]
 S = TypeVar("S", bound=BaseCheckpointSaver[Any])
 
 Writes = Sequence[tuple[str, Any]]
+Write = tuple[Writes, str]
+"""Pending writes, and the id of their task."""
 
 
 def tracked(graph: Graph, tracker: StateTracker) -> Graph:
@@ -60,8 +62,8 @@ class _TrackedSaver(BaseCheckpointSaver[Any]):
         """Save a checkpoint with its state."""
         if STATE not in metadata:
             noted = self._noted(config, metadata)
-            for root in _roots(config, (metadata.get("parents") or {}).get("")):
-                super().put_writes(root, *_note(noted, None))
+            for place, note in _of_checkpoint(noted, config, checkpoint, metadata):
+                super().put_writes(place, *note)
             metadata = _with_state(metadata, noted.state)
         return super().put(config, checkpoint, metadata, new_versions)
 
@@ -75,8 +77,8 @@ class _TrackedSaver(BaseCheckpointSaver[Any]):
         """Save a checkpoint with its state."""
         if STATE not in metadata:
             noted = self._noted(config, metadata)
-            for root in _roots(config, (metadata.get("parents") or {}).get("")):
-                await super().aput_writes(root, *_note(noted, None))
+            for place, note in _of_checkpoint(noted, config, checkpoint, metadata):
+                await super().aput_writes(place, *note)
             metadata = _with_state(metadata, noted.state)
         return await super().aput(config, checkpoint, metadata, new_versions)
 
@@ -102,14 +104,17 @@ class _TrackedSaver(BaseCheckpointSaver[Any]):
 
     def _notes(
         self, config: RunnableConfig, writes: Writes, task_id: str
-    ) -> Iterator[tuple[RunnableConfig, tuple[Writes, str]]]:
+    ) -> Iterator[tuple[RunnableConfig, Write]]:
+        """The notes for the writes of a task, and where each is written."""
         if not is_finished([channel for channel, _ in writes]) or writes[0][0] == STATE:
             return
-        noted, configurable = self.tracker.after_task(task_id), config["configurable"]
-        if not configurable.get("checkpoint_ns"):
-            yield config, _note(noted, task_id)
-        for root in _roots(config, (configurable.get("checkpoint_map") or {}).get("")):
-            yield root, _note(noted, None)
+        configurable, noted = config["configurable"], self.tracker.after_task(task_id)
+        namespace, checkpoint = configurable.get("checkpoint_ns", ""), configurable["checkpoint_id"]
+        write = _written(Note(noted.number, noted.state, namespace, checkpoint, task_id))
+        if not namespace:
+            yield config, write
+        elif root := (configurable.get("checkpoint_map") or {}).get(""):
+            yield _outermost(config, root), write
 
 
 class _UpdatedSaver(BaseCheckpointSaver[Any]):
@@ -181,19 +186,25 @@ def _with_state(metadata: CheckpointMetadata, state: object) -> CheckpointMetada
     return cast("CheckpointMetadata", {STATE: state, **metadata})
 
 
-def _roots(config: RunnableConfig, checkpoint_id: str | None) -> Iterator[RunnableConfig]:
-    """The checkpoint of the outermost graph that a subgraph's belongs to; none if that is it."""
-    configurable = config["configurable"]
-    if configurable.get("checkpoint_ns") and checkpoint_id:
-        yield {
-            "configurable": {
-                **configurable,
-                "checkpoint_ns": "",
-                "checkpoint_id": checkpoint_id,
-            }
-        }
+def _of_checkpoint(
+    noted: Noted, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+) -> Iterator[tuple[RunnableConfig, Write]]:
+    """The note for a subgraph's new checkpoint, and where it is written."""
+    namespace, root = (
+        config["configurable"].get("checkpoint_ns"),
+        metadata.get("parents", {}).get(""),
+    )
+    if namespace and root:
+        note = Note(noted.number, noted.state, namespace, checkpoint["id"], None)
+        yield _outermost(config, root), _written(note)
 
 
-def _note(noted: Noted, task: str | None) -> tuple[Writes, str]:
-    """The pending write that names a state, and an id of its own in place of a task's."""
-    return [(STATE, [noted.number, noted.state, task])], f"{STATE}:{noted.number}"
+def _outermost(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
+    """A checkpoint of the outermost graph, given the config of one of a subgraph."""
+    place = {"checkpoint_ns": "", "checkpoint_id": checkpoint_id}
+    return {"configurable": {**config["configurable"], **place}}
+
+
+def _written(note: Note) -> Write:
+    """A note as a pending write, with an id of its own in place of a task's."""
+    return [(STATE, list(note))], f"{STATE}:{note.number}:{note.task or note.checkpoint}"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict, assert_type
 
-from langgraph.pregel import Pregel
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
@@ -244,7 +243,7 @@ async def wrong_openai_clients() -> None:
     AsyncOpenAI(http_client=sync_slo_http_client())  # type: ignore[arg-type]
 
 
-async def graphs_have_workspaces(graph: Pregel[Any, Any, Any, Any], ws: Workspace) -> None:
+async def graphs_have_workspaces(graph: Any, ws: Workspace) -> None:
     attached = attach(graph, workspace=workspace("~/repo", network=True))
     attach(graph, workspace="~/repo")
     async with attached.workspace_at({"configurable": {"thread_id": "1"}}) as at:

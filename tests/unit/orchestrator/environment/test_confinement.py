@@ -24,11 +24,11 @@ from orchestrator.environment.trees.shell import Shell, ShellExited
 from orchestrator.environment.trees.tree import Tree
 from tests.places import ROOT
 from tests.unit.orchestrator.environment.conftest import NO_FILES, Place, ran, said
+from tests.unit.orchestrator.environment.run_as import NOBODY, run_tests
 from tests.unit.orchestrator.environment.tree_samples import contents, scanned
 
 KINDS: list[Kind] = ["namespaces", "landlock"]
 both = pytest.mark.parametrize("kind", KINDS)
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -372,33 +372,7 @@ def test_without_landlock_programs_run_and_the_sandbox_says_what_is_missing(
 def test_all_of_this_holds_for_an_ordinary_user(subprocesses: None) -> None:
     if os.geteuid() != 0:
         pytest.skip("the other tests have shown it")
-    user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    packages = os.pathsep.join([str(ROOT), str(Path(pytest.__file__).parents[1])])
     names = ("test_confinement", "test_sandbox", "test_trees")
     tests = [f"{Path(__file__).parent}/{name}.py" for name in names]
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:
-        os.chown(home, NOBODY, NOBODY)
-        options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", f"--basetemp={home}/tests"]
-        variables = {"HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"}
-        run = subprocess.run(
-            [*user, *_python_of_all(user, packages), "-m", "pytest", *tests, *options],
-            cwd=ROOT,
-            env=os.environ | variables | {"PYTHONPATH": packages},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    run = run_tests("user", [*tests, "-q", "-m", "not slow"])
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-1000:]
-
-
-def _python_of_all(user: list[str], packages: str) -> list[str]:
-    """An interpreter that an ordinary user may execute, and which finds our packages."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    nested = "import subprocess, sys, blake3; subprocess.check_call([sys.executable, '-c', ''])"
-    for each in (sys.executable, f"/usr/bin/python{version}"):
-        command = [*user, each, "-c", nested]
-        environment = os.environ | {"PYTHONPATH": packages}
-        with contextlib.suppress(FileNotFoundError):
-            if not subprocess.run(command, env=environment, capture_output=True).returncode:
-                return [each]
-    pytest.skip("an ordinary user may not execute this Python")

@@ -582,3 +582,30 @@ async def test_a_command_that_is_cancelled_twice_is_rolled_back_once(
     del command
     gc.collect()  # an error that nobody awaited is logged
     assert caplog.records == []
+
+
+async def test_a_fork_of_a_run_has_its_files_and_leaves_the_original_alone(tmp_path: Path) -> None:
+    base = base_in(tmp_path)
+
+    @flow
+    async def body(word: str) -> str:
+        async with workspace(base) as ws:
+            await append(text="one")
+            await ws.checkpoint("middle")
+            await append(text=word)
+            return await ws.read("log") + (await ws.shell("echo $LAST")).stdout
+
+    async with runtime_in(tmp_path) as runtime:
+        original = await runtime.run(body.options(run_id="r"), "two")
+        fork = await runtime.fork("r", body, at="middle", arguments={"word": "three"})
+        again = await runtime.fork(fork.run_id, body, at="append", arguments={"word": "four"})
+        async with runtime.store.reading() as tx:
+            before = await tx.states.edges_of_run("r")
+            kept = await tx.states.edges_of_run(again.run_id)
+        async with runtime.store.transaction() as tx:
+            assert await tx.states.recount() == []
+    assert original.value == "one\ntwo\ntwo\n"
+    assert fork.value == "one\nthree\nthree\n"
+    assert again.value == "one\nfour\nfour\n"
+    assert [edge.after for edge in kept[:1]] == [edge.after for edge in before[:1]]
+    assert len(kept) == len(before)

@@ -15,6 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import RetryPolicy
 
 from orchestrator import (
+    BaseChanged,
     DeadlineExceeded,
     OutsideRun,
     Workspace,
@@ -221,6 +222,42 @@ async def test_what_is_done_at_a_checkpoint_does_not_reach_the_graph(tmp_path: P
             await ws.run("rm lines")
         assert await lines_at(graph) == ["a", "b"]
         assert await lines_at(graph, await checkpoint_with(graph, "a")) == ["a"]
+
+
+async def test_a_node_that_applies_takes_its_thread_along(tmp_path: Path) -> None:
+    async def publish(_: Lines) -> Lines:
+        ws = current_workspace()
+        assert ws is not None
+        await ws.apply()
+        return await append("published")
+
+    base = base_in(tmp_path)
+    graph = attach(
+        chain("a", ("publish", publish), "b").compile(checkpointer=InMemorySaver()), workspace=base
+    )
+    async with runtime_in(tmp_path):
+        await graph.ainvoke(NOTHING, THREAD)
+        assert (base / "lines").read_text() == "a\n"
+        assert await lines_at(graph) == ["a", "published", "b"]
+        await graph.ainvoke(None, await checkpoint_with(graph, "a", "published"))
+        assert await lines_at(graph) == ["a", "published", "b"]
+
+
+async def test_a_thread_whose_files_were_applied_from_outside_ends_and_another_begins_with_them(
+    tmp_path: Path,
+) -> None:
+    base = base_in(tmp_path)
+    graph = attach(chain("a", "b").compile(checkpointer=InMemorySaver()), workspace=base)
+    async with runtime_in(tmp_path):
+        await graph.ainvoke(NOTHING, THREAD)
+        async with graph.workspace_at(await checkpoint_with(graph, "a")) as ws:
+            await ws.apply()
+        assert (base / "lines").read_text() == "a\n"
+        with pytest.raises(BaseChanged, match="lines"):
+            await graph.ainvoke(NOTHING, THREAD)
+        other: Any = {"configurable": {"thread_id": "two"}}
+        await graph.ainvoke(NOTHING, other)
+        assert await lines_at(graph, other) == ["a", "a", "b"]
 
 
 async def test_options_of_the_workspace_hold_for_each_invocation(tmp_path: Path) -> None:

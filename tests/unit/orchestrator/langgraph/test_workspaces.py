@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
-from orchestrator import current_workspace
+from orchestrator import current_workspace, workspace
+from orchestrator.environment.environments import Backend
 from orchestrator.langgraph import attach
-from tests.unit.orchestrator.environment.workspace_samples import base_in, runtime_in
+from tests.unit.orchestrator.environment.workspace_samples import (
+    base_in,
+    require_backend,
+    runtime_in,
+)
 from tests.unit.orchestrator.langgraph.workspace_graphs import (
     NOTHING,
     THREAD,
@@ -79,6 +85,20 @@ async def test_the_shell_goes_back_too(tmp_path: Path) -> None:
         assert (await graph.ainvoke(NOTHING, THREAD))["lines"] == ["base", "in yes"]
         earlier = await checkpoint_with(graph, "base")
         assert (await graph.ainvoke(None, earlier))["lines"] == ["base", "in yes"]
+
+
+@pytest.mark.parametrize("backend", ["overlay", "copies"])
+async def test_files_go_back_on_either_backend(
+    tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATE_STORE", f"sqlite:///{tmp_path / 'outside.db'}")
+    await require_backend(tmp_path, backend)
+    given = workspace(base_in(tmp_path), backend=backend)
+    graph = attach(chain("a", "b").compile(checkpointer=InMemorySaver()), workspace=given)
+    async with runtime_in(tmp_path):
+        await graph.ainvoke(NOTHING, THREAD)
+        await graph.ainvoke(None, await checkpoint_with(graph, "a"))
+        assert (await require_agreement(graph))[0] == ["a", "b"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
@@ -266,6 +286,54 @@ async def test_tasks_of_an_entrypoint_that_ended_keep_their_files(tmp_path: Path
         assert await lines_at(graph) == ["a", "b"]
         assert await graph.ainvoke(Command(resume="c"), THREAD) == ["a", "b", "c"]
         assert await lines_at(graph) == ["a", "b", "c"]
+
+
+class StopsSaving(InMemorySaver):
+    """A saver whose n-th and further calls fail, as after a crash; before they save or after."""
+
+    def __init__(self, calls: int, *, after: bool) -> None:
+        super().__init__()
+        self.calls: int | None = calls
+        self.after = after
+
+    def put(self, *args: Any) -> Any:
+        return self._save(super().put, *args)
+
+    def put_writes(self, *args: Any) -> None:
+        self._save(super().put_writes, *args)
+
+    def _save(self, save: Any, *args: Any) -> Any:
+        if self.calls is not None:
+            self.calls -= 1
+            if self.calls < 0 or (self.calls == 0 and not self.after):
+                raise ConnectionError
+        saved = save(*args)
+        if self.calls == 0:
+            raise ConnectionError
+        return saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("durability", "after"), [("sync", False), ("async", True)])
+async def test_files_and_state_agree_wherever_saving_was_cut_off(
+    tmp_path: Path, durability: Any, after: bool
+) -> None:
+    base, expected = base_in(tmp_path), ["a", "x", "y", "b"]
+    async with runtime_in(tmp_path):
+        for calls in itertools.count(1, 2):
+            saver = StopsSaving(calls, after=after)
+            inner = chain("x", "y").compile()
+            plain = chain("a", ("sub", inner), "b").compile(checkpointer=saver)
+            graph = attach(plain, workspace=base)
+            try:
+                await graph.ainvoke(NOTHING, THREAD, durability=durability)
+                break
+            except ConnectionError:
+                saver.calls = None
+            is_begun = bool(graph.get_state(THREAD).metadata)
+            await graph.ainvoke(None if is_begun else NOTHING, THREAD)
+            assert (await lines_at(graph), calls) == (expected, calls)
+    assert calls > 20
 
 
 async def test_a_loop_of_nodes_goes_back_to_any_round(tmp_path: Path) -> None:
