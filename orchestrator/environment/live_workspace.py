@@ -19,7 +19,7 @@ from orchestrator.environment.errors import (
     StateLost,
     WorkspaceFull,
 )
-from orchestrator.environment.states import Base, Service, State, States
+from orchestrator.environment.states.stored_states import Base, Service, State, States
 from orchestrator.environment.trees.enforcement import Enforcement
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.output import OnOutput, Output
