@@ -146,9 +146,11 @@ class Environments:
         if backend is not None:
             return await self._prepare_by(backend, kind, files)
         try:
-            held = await self._prepare_first(kind, files)
+            held = await self._prepare_by("overlay", kind, files)
             self.backend = "overlay"
         except SandboxFailed as error:
+            if error.has_died:  # it was killed: that is no reason for copies from now on
+                raise
             held = await self._prepare_by("copies", kind, files)
             self.backend = "copies"
             gaps = [GAPS[each] for each in held.tree.sandbox.enforcement.not_enforced]
@@ -157,15 +159,6 @@ class Environments:
                 *(error, "".join(f"; {gap}" for gap in gaps)),
             )
         return held
-
-    async def _prepare_first(self, kind: WorkspaceKind, files: Files) -> _Waiting:
-        """By an overlay, if the system allows that."""
-        try:
-            return await self._prepare_by("overlay", kind, files)
-        except SandboxFailed as error:
-            if not error.has_died:
-                raise
-            return await self._prepare_by("overlay", kind, files)
 
     async def _prepare_by(self, backend: Backend, kind: WorkspaceKind, files: Files) -> _Waiting:
         base, live = self.base_folder(kind.base), LiveFolder(self.root)
