@@ -11,8 +11,10 @@ from typer.core import TyperGroup
 
 from cli.commands import (
     answer,
+    apply,
     bench,
     cancel,
+    changes,
     checkpoints,
     doctor,
     fork,
@@ -23,6 +25,7 @@ from cli.commands import (
     run,
     runs,
     serve,
+    shell,
     watch,
 )
 from cli.errors import StdoutClosed
@@ -47,6 +50,11 @@ _COMMAND_ORDER = (
     "logs",
     "watch",
     "checkpoints",
+    "diff",
+    "changeset",
+    "apply",
+    "discard",
+    "shell",
     "patterns",
     "bench",
     "gc",
@@ -91,6 +99,10 @@ app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.command(epilog=logs.EPILOG)(logs.logs)
 app.command(epilog=watch.EPILOG)(watch.watch)
 app.command(epilog=checkpoints.EPILOG)(checkpoints.checkpoints)
+app.command(epilog=changes.DIFF_EPILOG)(changes.diff)
+app.command(epilog=changes.CHANGESET_EPILOG)(changes.changeset)
+app.command(epilog=apply.EPILOG)(apply.apply)
+app.command(epilog=shell.EPILOG)(shell.shell)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)

@@ -14,8 +14,8 @@ from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Files
 from orchestrator.environment.live_workspace import LiveWorkspace, variables_for
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.states import State, States
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.stored_states import State, States
 from orchestrator.environment.trees.copy_tree import CopyTree
 from orchestrator.environment.trees.enforcement import GAPS
 from orchestrator.environment.trees.live_folder import LiveFolder

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 
@@ -19,7 +19,8 @@ from orchestrator.environment.errors import (
     StateLost,
     WorkspaceFull,
 )
-from orchestrator.environment.states import Base, Service, State, States
+from orchestrator.environment.states.stored_states import Base, Service, State, States
+from orchestrator.environment.trees.enforcement import Enforcement
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.output import OnOutput, Output
 from orchestrator.environment.trees.programs import run_program
@@ -27,6 +28,7 @@ from orchestrator.environment.trees.sandbox_client import Process
 from orchestrator.environment.trees.services import RunningServices
 from orchestrator.environment.trees.shell import Shell, ShellExited
 from orchestrator.environment.trees.shell_state import quoted
+from orchestrator.environment.trees.terminals import run_terminal
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
 
 OUTPUT_BYTES = 1 << 20
@@ -74,6 +76,11 @@ class LiveWorkspace:
     def base(self) -> Base:
         """The folder that it is a view of."""
         return self.state.base
+
+    @property
+    def enforcement(self) -> Enforcement:
+        """What holds its programs."""
+        return self._tree.sandbox.enforcement
 
     async def begin(self, state: State) -> None:
         """Take over a tree that shows a state's files already, with a shell that is new."""
@@ -196,6 +203,27 @@ class LiveWorkspace:
             raise
         return _completed(command, code, output, began_s)
 
+    async def run_terminal(
+        self, terminal: int, *, prompt: str, variables: Mapping[str, str]
+    ) -> int:
+        """Run an interactive bash that begins as the workspace's shell was captured last.
+
+        Args:
+            terminal: a descriptor, which stays the caller's.
+            prompt: its PS1.
+            variables: beside those of all programs, such as TERM.
+        Returns:
+            Its exit code.
+        """
+        return await run_terminal(
+            self._tree.sandbox,
+            terminal,
+            script=f"{self._shell_script()}PS1={quoted(prompt)}\n",
+            folder=self._tree.place,
+            variables=self._variables | dict(variables),
+            limits=self._confinement.limits.of_program(),
+        )
+
     async def read(self, path: str) -> bytes:
         """The content of a file; raises OSError, OutsideWorkspace."""
         descriptor = await self._open(path, os.O_RDONLY)
@@ -296,14 +324,17 @@ class LiveWorkspace:
 
     async def _enter(self) -> None:
         """Give a new shell the state that was captured last."""
-        place, shell = self._tree.place, self.state.shell
-        script = self._from_base(shell) if shell else f"cd -- {quoted(place)}\n"
         try:
-            await self._shell.run(script, Output(0))
+            await self._shell.run(self._shell_script(), Output(0))
         except ShellExited as exited:
             reason = f"bash ended with exit code {exited.args[0]} as it was given its state"
             raise SandboxFailed(reason) from None
         self._is_shell_used = False
+
+    def _shell_script(self) -> str:
+        """Gives a new shell the state that was captured last."""
+        shell = self.state.shell
+        return self._from_base(shell) if shell else f"cd -- {quoted(self._tree.place)}\n"
 
     async def _copy_up(self) -> None:
         """Copy folders into the upper folder whole, so that they can be renamed there."""

@@ -12,7 +12,10 @@ from orchestrator.environment.files.layering import layered
 from orchestrator.environment.files.manifest import Entry, Manifest, parents_of
 from orchestrator.environment.merging.apply_plan import ApplyPlan
 from orchestrator.environment.merging.applying import Applier
-from orchestrator.environment.states import Base, State
+from orchestrator.environment.states.stored_states import Base, State
+
+BEFORE_APPLY = "before apply"
+"""The name of the checkpoint of what an apply has replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,15 @@ def plan_of(home: Environments, state: State, *, git: bool = False) -> ApplyPlan
     )
 
 
-def apply_state(home: Environments, state: State, *, git: bool = False) -> Applied:
-    """Write a state's changes to its base, all or nothing; raises as `Applier.apply`."""
-    plan = _applier(home).apply(plan_of(home, state, git=git)).plan
+def apply_state(
+    home: Environments, state: State, *, git: bool = False, plan: ApplyPlan | None = None
+) -> Applied:
+    """Write a state's changes to its base, all or nothing; raises as `Applier.apply`.
+
+    Args:
+        plan: from `plan_of`, if it was looked at before.
+    """
+    plan = _applier(home).apply(plan or plan_of(home, state, git=git)).plan
     listing = list_base(Path(plan.base))
     base = Base(plan.base, listing.identity, home.root.blobs.add(listing.to_bytes()))
     former = home.states.add(base, _on_base(home, base, plan.before))

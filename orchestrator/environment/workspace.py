@@ -15,7 +15,7 @@ from orchestrator.environment.merging.change_set import TEXT_LIMIT, ChangeSet
 from orchestrator.environment.merging.resolving import OnConflict
 from orchestrator.environment.mounting import Mounting
 from orchestrator.environment.position import Position
-from orchestrator.environment.state_applying import Applied, apply_state
+from orchestrator.environment.state_applying import BEFORE_APPLY, Applied, apply_state
 from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
 from orchestrator.environment.workspace_commands import WorkspaceCommands
 from orchestrator.execution.context import EnvironmentsPlace
@@ -249,7 +249,7 @@ class Workspace(WorkspaceCommands):
             may_repeat=False,
             effects=Effects.EXTERNAL,
             reconcile=_nothing_known,
-            checkpoint="before apply",
+            checkpoint=BEFORE_APPLY,
             is_observed=False,
             keeps=lambda applied: applied.former,
             leaves=lambda applied: applied.state,
