@@ -24,6 +24,7 @@ from orchestrator.environment.files.collection_lock import NEW_S
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.files.layer_stacks import layers_below
 from orchestrator.environment.files.manifest import contents_of, from_json
+from orchestrator.environment.merging.apply_journal import contents_in_use
 from orchestrator.environment.states.managed_root import ManagedRoot
 from orchestrator.environment.states.stored_states import States
 from orchestrator.environment.trees.live_folder import is_open, named_in
@@ -124,8 +125,8 @@ class _Collection:
         return removed
 
     def _needed(self, removed: Collection[str]) -> set[str]:
-        """The digests of all that the remaining states need."""
-        needed, manifests = set[str](), set[str]()
+        """The digests of all that the remaining states and unfinished applies need."""
+        needed, manifests = contents_in_use(self._root.path), set[str]()
         for each in self._states.all():
             with suppress(StateLost):
                 state = self._states.read(each)
