@@ -50,9 +50,9 @@ class Terminal:
 
     def says(self, command: str) -> str:
         """What a command prints."""
-        self.type(f"{command}; echo fin''ished\r")
-        _, _, printed = self.until("finished\r\n").partition("\n")
-        return printed.strip()
+        self.type(f"echo be''gun; {command}; echo fin''ished\r")
+        self.until("begun\r\n")
+        return self.until("finished\r\n").strip()
 
     def end(self) -> int:
         """The exit code, once it has ended."""
