@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from cli.reading.store_reader import existing_store
@@ -27,7 +27,7 @@ class Cleanup:
     """
 
     removal: Removal = NOTHING
-    states: StateCleanup = StateCleanup()
+    states: StateCleanup = field(default_factory=StateCleanup)
     before: int | None = None
     after: int | None = None
 
