@@ -35,7 +35,7 @@ from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.files.base_listing import list_base
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.state_merging import merged_state
-from orchestrator.environment.states import Base, State
+from orchestrator.environment.states.stored_states import Base, State
 
 FOLDER_OF_FILES = 50
 MEAN_BYTES = 10_000

@@ -42,7 +42,7 @@ from orchestrator.environment.merging.change_set import (
 from orchestrator.environment.state_merging import (
     MergeResult,
 )
-from orchestrator.environment.states import (
+from orchestrator.environment.states.stored_states import (
     Service,
 )
 from orchestrator.environment.trees.tree import (

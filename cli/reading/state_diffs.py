@@ -10,7 +10,7 @@ from orchestrator.environment.environments import Environments
 from orchestrator.environment.merging.contents import Read, reader
 from orchestrator.environment.merging.differences import Difference, differences
 from orchestrator.environment.merging.unified_diff import unified
-from orchestrator.environment.states import State
+from orchestrator.environment.states.stored_states import State
 
 
 @dataclass(frozen=True, slots=True)

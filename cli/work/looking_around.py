@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from cli.terminal.relay import relay
 from orchestrator.environment.environments import Environments, WorkspaceKind
 from orchestrator.environment.live_workspace import LiveWorkspace
-from orchestrator.environment.states import State
+from orchestrator.environment.states.stored_states import State
 from orchestrator.environment.trees.tree import Confinement
 
 _TERMINAL = ("TERM", "COLORTERM", "LINES", "COLUMNS", "NO_COLOR")

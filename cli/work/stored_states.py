@@ -12,8 +12,8 @@ from cli.reading.store_reader import store_with
 from cli.terminal.output import say, warn
 from orchestrator.environment.environments import Environments
 from orchestrator.environment.files.base_listing import BaseListing, list_base
-from orchestrator.environment.location import environments_place
-from orchestrator.environment.states import State
+from orchestrator.environment.states.location import environments_place
+from orchestrator.environment.states.stored_states import State
 from orchestrator.settings import Settings
 from store.printable_text import one_line
 

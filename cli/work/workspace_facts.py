@@ -66,7 +66,7 @@ class WorkspaceFacts:
 
 def states_folder(settings: Settings) -> Path:
     """Where the states of the store lie, or would lie."""
-    from orchestrator.environment.location import environments_place
+    from orchestrator.environment.states.location import environments_place
     from orchestrator.settings import default_store
     from store.errors import StoreError
 
@@ -132,7 +132,7 @@ def _tried(place: Path, backend: Backend) -> BackendTrial:
 async def _trial(folder: Path, backend: Backend) -> BackendTrial:
     from orchestrator.environment.environments import Environments, WorkspaceKind
     from orchestrator.environment.files.base_listing import list_base
-    from orchestrator.environment.states import Base
+    from orchestrator.environment.states.stored_states import Base
     from orchestrator.environment.trees.enforcement import GAPS
     from orchestrator.environment.trees.sandbox_client import shared_zygote
 

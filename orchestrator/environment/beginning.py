@@ -20,7 +20,7 @@ from orchestrator.environment.merging.base_check import checked_base
 from orchestrator.environment.mounting import Mounting, require_same_base
 from orchestrator.environment.position import Position
 from orchestrator.environment.state_changes import state_record
-from orchestrator.environment.states import Base, Service, State
+from orchestrator.environment.states.stored_states import Base, Service, State
 from orchestrator.environment.trees.tree import Confinement, WorkspaceLimits
 from orchestrator.environment.workspace import Workspace
 from orchestrator.execution.context import (

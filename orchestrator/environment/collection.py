@@ -24,8 +24,8 @@ from orchestrator.environment.files.collection_lock import NEW_S
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.files.layer_stacks import layers_below
 from orchestrator.environment.files.manifest import contents_of, from_json
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.states import States
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.stored_states import States
 from orchestrator.environment.trees.live_folder import is_open, named_in
 
 _Item = TypeVar("_Item")

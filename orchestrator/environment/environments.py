@@ -14,8 +14,8 @@ from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Files
 from orchestrator.environment.live_workspace import LiveWorkspace, variables_for
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.states import State, States
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.stored_states import State, States
 from orchestrator.environment.trees.copy_tree import CopyTree
 from orchestrator.environment.trees.enforcement import GAPS
 from orchestrator.environment.trees.live_folder import LiveFolder
@@ -146,9 +146,11 @@ class Environments:
         if backend is not None:
             return await self._prepare_by(backend, kind, files)
         try:
-            held = await self._prepare_first(kind, files)
+            held = await self._prepare_by("overlay", kind, files)
             self.backend = "overlay"
         except SandboxFailed as error:
+            if error.has_died:  # it was killed: that is no reason for copies from now on
+                raise
             held = await self._prepare_by("copies", kind, files)
             self.backend = "copies"
             gaps = [GAPS[each] for each in held.tree.sandbox.enforcement.not_enforced]
@@ -157,15 +159,6 @@ class Environments:
                 *(error, "".join(f"; {gap}" for gap in gaps)),
             )
         return held
-
-    async def _prepare_first(self, kind: WorkspaceKind, files: Files) -> _Waiting:
-        """By an overlay, if the system allows that."""
-        try:
-            return await self._prepare_by("overlay", kind, files)
-        except SandboxFailed as error:
-            if not error.has_died:
-                raise
-            return await self._prepare_by("overlay", kind, files)
 
     async def _prepare_by(self, backend: Backend, kind: WorkspaceKind, files: Files) -> _Waiting:
         base, live = self.base_folder(kind.base), LiveFolder(self.root)

@@ -39,7 +39,9 @@ def home_at(place: EnvironmentsPlace | None, durable: bool) -> Home:
         place: None: that of the store that the settings name.
     """
     if place is None:
-        from orchestrator.environment.location import environments_place  # imports SQLAlchemy
+        from orchestrator.environment.states.location import (
+            environments_place,
+        )  # imports SQLAlchemy
 
         settings = read_settings()
         place = environments_place(settings.store, settings.environments)

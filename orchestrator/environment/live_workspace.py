@@ -19,7 +19,7 @@ from orchestrator.environment.errors import (
     StateLost,
     WorkspaceFull,
 )
-from orchestrator.environment.states import Base, Service, State, States
+from orchestrator.environment.states.stored_states import Base, Service, State, States
 from orchestrator.environment.trees.enforcement import Enforcement
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.output import OnOutput, Output
@@ -132,7 +132,7 @@ class LiveWorkspace:
         """
         before = self.state
         self.seen = await self._tree.read(self._states.keep, idle=self._idle())
-        shell = self._to_base(await self._shell.state()) if self._is_shell_used else before.shell
+        shell = await self._shell_state()
         self._require_room(self.seen)
         if shell == f"cd -- {quoted(before.base.path)}\n":
             shell = ""
@@ -313,9 +313,22 @@ class LiveWorkspace:
         """Wait until all that is to end has ended."""
         await asyncio.gather(*self._ending)
 
+    async def _shell_state(self) -> str:
+        """The script for a shell like this one; if it has ended, as it was captured last."""
+        if self._is_shell_used:
+            try:
+                return self._to_base(await self._shell.state())
+            except ShellExited:
+                await self._restart_shell()
+        return self.state.shell
+
     async def _enter(self) -> None:
         """Give a new shell the state that was captured last."""
-        await self._shell.run(self._shell_script(), Output(0))
+        try:
+            await self._shell.run(self._shell_script(), Output(0))
+        except ShellExited as exited:
+            reason = f"bash ended with exit code {exited.args[0]} as it was given its state"
+            raise SandboxFailed(reason) from None
         self._is_shell_used = False
 
     def _shell_script(self) -> str:

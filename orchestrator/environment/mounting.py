@@ -12,7 +12,7 @@ from orchestrator.environment.errors import BaseChanged, StateDiscarded, StateLo
 from orchestrator.environment.files.base_listing import BaseListing, list_base
 from orchestrator.environment.history import History
 from orchestrator.environment.live_workspace import LiveWorkspace
-from orchestrator.environment.states import State
+from orchestrator.environment.states.stored_states import State
 
 logger = logging.getLogger("orchestrate")
 

@@ -12,7 +12,7 @@ from orchestrator.environment.files.layering import layered
 from orchestrator.environment.files.manifest import Entry, Manifest, parents_of
 from orchestrator.environment.merging.apply_plan import ApplyPlan
 from orchestrator.environment.merging.applying import Applier
-from orchestrator.environment.states import Base, State
+from orchestrator.environment.states.stored_states import Base, State
 
 BEFORE_APPLY = "before apply"
 """The name of the checkpoint of what an apply has replaced."""

@@ -10,7 +10,7 @@ from blake3 import blake3
 from orchestrator.environment.environments import Environments
 from orchestrator.environment.errors import StateLost
 from orchestrator.environment.merging.differences import differences
-from orchestrator.environment.states import States
+from orchestrator.environment.states.stored_states import States
 from store.state_records import MAX_CHANGED, StateRecord
 
 

@@ -12,7 +12,7 @@ from orchestrator.environment.merging.contents import reader
 from orchestrator.environment.merging.differences import differences
 from orchestrator.environment.merging.merging import merge_shell, merge_sides
 from orchestrator.environment.merging.resolving import OnConflict
-from orchestrator.environment.states import State
+from orchestrator.environment.states.stored_states import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from orchestrator.environment.completed import Completed
 from orchestrator.environment.errors import WorkspaceBusy
 from orchestrator.environment.live_workspace import OUTPUT_BYTES
 from orchestrator.environment.position import Position
-from orchestrator.environment.states import Service
+from orchestrator.environment.states.stored_states import Service
 from orchestrator.environment.trees.output import OnOutput
 from orchestrator.execution.context import current_context_or_none
 from orchestrator.execution.step_execution import Reconcile, StepSpec

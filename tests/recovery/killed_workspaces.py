@@ -34,7 +34,7 @@ from orchestrator.environment.beginning import workspace
 from orchestrator.environment.collection import Collected, collect, verify
 from orchestrator.environment.environments import Environments, WorkspaceKind
 from orchestrator.environment.errors import SandboxFailed
-from orchestrator.environment.location import environments_place
+from orchestrator.environment.states.location import environments_place
 from orchestrator.testing import ScriptedEngine
 from store.session import open_store
 from tests.recovery.sandbox_processes import first_processes, gone, zygotes

@@ -27,9 +27,9 @@ from orchestrator.environment.beginning import workspace
 from orchestrator.environment.collection import collect, verify
 from orchestrator.environment.files.blob_store import BlobStore
 from orchestrator.environment.files.layer_stacks import LayerStacks
-from orchestrator.environment.location import environments_place
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.states import States
+from orchestrator.environment.states.location import environments_place
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.stored_states import States
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.overlay_tree import OverlayTree
 from orchestrator.environment.workspace import Workspace

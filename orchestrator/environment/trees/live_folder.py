@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.environment.files.layer_building import remove_folder
-from orchestrator.environment.managed_root import ManagedRoot
+from orchestrator.environment.states.managed_root import ManagedRoot
 
 _LONGEST_END_S = 5.0
 """How long a sandbox may take to end."""

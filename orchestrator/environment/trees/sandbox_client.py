@@ -49,11 +49,12 @@ class Zygote:
             )
         self._orders = ours
         self._lock = threading.Lock()
+        self._is_deaf = False
 
     @property
     def is_alive(self) -> bool:
         """Whether it can fork sandboxes."""
-        return self._process.poll() is None
+        return not self._is_deaf and self._process.poll() is None
 
     async def fork(self, plan: Plan) -> Sandbox:
         """Start a sandbox.
@@ -67,6 +68,7 @@ class Zygote:
                 send(self._orders, plan, [its.fileno()])
         except OSError as error:
             ours.close()
+            self._is_deaf = True  # it is about to end
             raise _died("the process that starts sandboxes has died") from error
         return await Sandbox.connected(ours, self, plan)
 

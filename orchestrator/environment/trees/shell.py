@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.sandbox.messages import Limits
 from orchestrator.environment.trees.output import Output, Pipe
 from orchestrator.environment.trees.sandbox_client import Program, Sandbox
@@ -56,6 +57,9 @@ class Shell:
         try:
             await self._start(given, folder, variables, limits)
             self._first = await self.capture()
+        except ShellExited as exited:
+            self.abandon()
+            raise SandboxFailed(f"bash ended at once, with exit code {exited.args[0]}") from None
         except BaseException:
             self.abandon()
             raise

@@ -17,9 +17,9 @@ import pytest
 
 from orchestrator.environment.beginning import workspace
 from orchestrator.environment.errors import SandboxFailed
-from orchestrator.environment.location import environments_place
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.states import States
+from orchestrator.environment.states.location import environments_place
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.stored_states import States
 from orchestrator.environment.trees.sandbox_client import Sandbox
 from orchestrator.environment.workspace import Workspace
 

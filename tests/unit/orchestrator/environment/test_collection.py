@@ -18,8 +18,8 @@ from orchestrator.environment.files import collection_lock
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Entry
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.states import Base, State, States
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.stored_states import Base, State, States
 from orchestrator.environment.trees.live_folder import LiveFolder
 
 BASE = Base("/base", "identity")

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.environment import environments
 from orchestrator.environment.beginning import workspace
 from orchestrator.environment.errors import SandboxFailed
-from orchestrator.environment.trees.sandbox_client import shared_zygote
+from orchestrator.environment.trees.sandbox_client import Zygote, shared_zygote
+from orchestrator.environment.trees.tree import WorkspaceLimits
 from orchestrator.environment.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("subprocesses")
@@ -64,6 +66,45 @@ async def test_a_shell_that_was_killed_between_commands_is_replaced(ws: Workspac
         await asyncio.sleep(0.01)
     assert (await ws.shell("pwd", timeout="20s")).exit_code == 137
     assert (await ws.shell("pwd", timeout="20s")).stdout == "/\n"
+
+
+async def test_a_shell_that_has_ended_by_itself_within_an_action_is_as_before_it(
+    ws: Workspace,
+) -> None:
+    await ws.shell("cd /")
+    live = ws.position.mounting.live
+    await live.run_in_shell("cd /usr; (sleep 0.05; kill -9 $$) > /dev/null 2>&1 &")
+    while not live._shell._has_exited:
+        await asyncio.sleep(0.01)
+    await live.capture()
+    assert (await ws.shell("pwd")).stdout == "/\n"
+
+
+async def test_a_system_that_allows_overlays_keeps_them_when_the_first_sandbox_was_killed(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = ws.position.mounting.home
+    kind, state = ws.position.mounting.kind, home.states.get(ws.state)
+    home.backend = None
+    dead = Zygote()
+    dead._process.kill()
+    dead._process.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(environments, "shared_zygote", lambda: dead)
+        with pytest.raises(SandboxFailed, match="has died"):
+            await home.open(kind, state)
+    dead.close()
+    live = await home.open(kind, state)
+    await live.close()
+    assert home.backend == "overlay"
+
+
+async def test_a_shell_that_cannot_begin_is_named(tmp_path: Path, ws: Workspace) -> None:
+    async with workspace(
+        tmp_path / "base", limits=WorkspaceLimits(memory_bytes=1 << 20)
+    ) as limited:
+        with pytest.raises(SandboxFailed, match="bash ended at once"):
+            await limited.run("true")
 
 
 async def test_a_rewind_and_an_end_do_not_wait_for_programs_that_go_on_writing(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.environment import states
 from orchestrator.environment.files.manifest import Entry
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.states import Base, State, States
+from orchestrator.environment.states import stored_states as states
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.stored_states import Base, State, States
 
 BASE = Base("/base", "identity")
 

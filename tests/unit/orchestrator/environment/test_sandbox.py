@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -144,6 +144,12 @@ async def test_a_program_that_waits_in_vfork_is_frozen(place: Place, kind: Kind)
         await said(shell, ": > fifo; wait; test -e done")
 
 
+def below(branch: int, but: Sequence[int] = ()) -> list[process_tree.Process]:
+    """The processes below one child of this process; a zygote of other tests is another one."""
+    found = process_tree.descendants(os.getpid(), but=but).processes
+    return sorted(each for each in found if each.branch == branch)
+
+
 def test_descendants_are_found_without_lists_of_children(
     subprocesses: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,14 +160,12 @@ def test_descendants_are_found_without_lists_of_children(
             found = []
             end = time.monotonic() + 30
             while len(found) < 5 and time.monotonic() < end:
-                found = sorted(process_tree.descendants(os.getpid()).processes)
+                found = below(started.pid)
             monkeypatch.setattr(process_tree, "_lists_children", lambda: False)
-            again = process_tree.descendants(os.getpid())
-            assert [each.id for each in sorted(again.processes)] == [each.id for each in found]
+            again = below(started.pid)
+            assert [each.id for each in again] == [each.id for each in found]
             assert len(found) == 5
-            assert {each.branch for each in found} == {started.pid}
-            below = process_tree.descendants(os.getpid(), but=[started.pid]).processes
-            assert len(below) == 4
+            assert len(below(started.pid, but=[started.pid])) == 4
         finally:
             os.killpg(started.pid, signal.SIGKILL)
 

@@ -28,7 +28,7 @@ from orchestrator.environment.errors import (
     WorkspaceFull,
 )
 from orchestrator.environment.state_applying import Applied, apply_state
-from orchestrator.environment.states import State
+from orchestrator.environment.states.stored_states import State
 from orchestrator.environment.trees.tree import WorkspaceLimits
 from orchestrator.environment.workspace import Workspace, current_workspace
 from store.records import Effects

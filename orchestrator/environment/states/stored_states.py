@@ -25,7 +25,7 @@ from orchestrator.environment.files.manifest import (
     from_json,
     to_json,
 )
-from orchestrator.environment.managed_root import ManagedRoot
+from orchestrator.environment.states.managed_root import ManagedRoot
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
