@@ -11,7 +11,7 @@ from cli.terminal.output import warn
 from cli.terminal.progress import Activity
 from cli.work.run_removal import NOTHING, remove_runs
 from cli.work.state_collection import StateCleanup, StateRequest, collect_states
-from orchestrator.environment.location import environments_place
+from orchestrator.environment.states.location import environments_place
 from orchestrator.settings import Settings
 from store.database.sqlite_file import reclaim, stored_bytes
 from store.errors import StoreFull, StoreLocked

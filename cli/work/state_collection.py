@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cli.work.run_removal import time_before_now
 from orchestrator.environment.collection import Collected, Verified, collect, verify
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.root_owners import owners_of
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.root_owners import owners_of
 from orchestrator.execution.context import EnvironmentsPlace
 from store.database.urls import file_of, is_sqlite, normalised
 from store.errors import StoreError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from orchestrator.environment.environments import Environments
-from orchestrator.environment.root_owners import add_owner
+from orchestrator.environment.states.root_owners import add_owner
 from orchestrator.execution.context import EnvironmentsPlace
 from orchestrator.settings import read_settings
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator import open_runtime
 from orchestrator.environment import collection
 from orchestrator.environment.errors import StateDiscarded
-from orchestrator.environment.managed_root import ManagedRoot
+from orchestrator.environment.states.managed_root import ManagedRoot
 from orchestrator.settings import Settings
 from orchestrator.testing import ScriptedEngine
 from store.records import Status

@@ -17,7 +17,7 @@ from cli.work.sizes import bytes_of
 from cli.work.state_collection import StateCleanup, StateRequest, bytes_below
 from orchestrator.environment import collection
 from orchestrator.environment.collection import Collected
-from orchestrator.environment.managed_root import ManagedRoot
+from orchestrator.environment.states.managed_root import ManagedRoot
 from store.session import open_store
 from tests.cli.cli_samples import exit_code
 from tests.cli.workspace_runs import RUN, edit, edit_and_apply, new_base, record_run
