@@ -110,7 +110,8 @@ def test_ctrl_c_and_jobs_are_the_shells_own_and_a_new_size_is_passed_on(terminal
     terminal.until("begun\r\n")
     terminal.type("\x03")
     terminal.until("/base/d ")
-    assert terminal.says("echo $?") == "130"
+    terminal.type("code=$?\r")
+    assert terminal.says("echo $code") == "130"
     assert "Running" in terminal.says("sleep 1000 & jobs")
     terminal.resize(20, 90)
     os.kill(terminal.process, signal.SIGWINCH)
