@@ -72,6 +72,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "SandboxFailed",
             "ServiceFailed",
             "ShellBusy",
+            "StateDiscarded",
             "StateLost",
             "WorkspaceBusy",
             "WorkspaceFull",

@@ -16,6 +16,7 @@ from cli.commands import (
     cancel,
     changes,
     checkpoints,
+    discard,
     doctor,
     fork,
     gc,
@@ -102,6 +103,7 @@ app.command(epilog=checkpoints.EPILOG)(checkpoints.checkpoints)
 app.command(epilog=changes.DIFF_EPILOG)(changes.diff)
 app.command(epilog=changes.CHANGESET_EPILOG)(changes.changeset)
 app.command(epilog=apply.EPILOG)(apply.apply)
+app.command(epilog=discard.EPILOG)(discard.discard)
 app.command(epilog=shell.EPILOG)(shell.shell)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)

@@ -123,6 +123,10 @@ class States:
         """The states that rows of a run name, the oldest first."""
         return await self._states(State.id.in_(select(named_by(run_id).subquery().c.id)))
 
+    async def only_of_run(self, run_id: str) -> Collection[str]:
+        """The ids of states that rows of a run name, and no others."""
+        return await self._uses.used_only_by(select(Run.id).where(Run.id == run_id))
+
     async def edges_of_run(self, run_id: str) -> Sequence[StateEdgeRecord]:
         """The edges of a run, in the order in which their steps ended."""
         is_of_step = (Step.run_id == StateEdge.run_id) & (Step.path == StateEdge.path)

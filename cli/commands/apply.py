@@ -37,11 +37,13 @@ def apply(
     import asyncio
 
     from cli.terminal.confirming import confirm
-    from cli.terminal.output import print_json, say
+    from cli.terminal.output import print_json, say, warn
     from cli.work.former_states import record_former
     from cli.work.stored_states import find_states
+    from orchestrator.durability.liveness import status_shown
     from orchestrator.environment.state_applying import apply_state, plan_of
     from orchestrator.settings import read_settings
+    from store.records import Status
 
     settings = read_settings(store=store)
     (named,), home = find_states(settings, [run], workspace)
@@ -53,6 +55,8 @@ def apply(
         say(f"nothing to write: {plan.base} is as the state shows it")
     else:
         _say_of(plan)
+        if named.run is not None and status_shown(named.run) == Status.RUNNING:
+            warn(f"run {named.run.id} is still running, and sees in its workspace what is written")
     applied = None
     if plan and not dry_run:
         confirm(f"Write this to {plan.base}?", is_given=yes)

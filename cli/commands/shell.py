@@ -14,9 +14,8 @@ EPILOG = (
     "Example: orchestrate shell 3f2a\n\n"
     "At a checkpoint: orchestrate shell 3f2a@start\n\n"
     "One command: orchestrate shell 3f2a --command 'pytest -q'\n\n"
-    "It is a workspace of its own, which is thrown away: nothing that is done there changes the run "
-    "or the folder. Its programs are confined as those of the run, but without the folders that "
-    "that hides."
+    "It is a workspace of its own, which is thrown away: nothing that is done there changes the "
+    "run or the folder. What the run's workspace hides from its programs is not hidden here."
 )
 
 

@@ -116,7 +116,7 @@ class _Collection:
         unnamed = (each for each in self._states.all() if each not in self._keep)
         for piece in _pieces(unnamed):
             with self._root.collecting():
-                in_use = self._in_use("states")
+                in_use = _in_use(self._root, "states")
                 for state in piece:
                     if state not in in_use and self._is_older(self._states.path_of(state)):
                         removed.add(state)
@@ -156,7 +156,7 @@ class _Collection:
                 kept |= {layer, *below}
         for piece in _pieces(each for each in _names(folder) if each not in kept):
             with self._root.collecting():
-                in_use = self._in_use("layers")
+                in_use = _in_use(self._root, "layers")
                 for layer in piece:
                     if layer not in in_use:
                         self._collected.num_layers += 1
@@ -173,11 +173,6 @@ class _Collection:
     def _bury_if_old(self, place: Path) -> None:
         if _ctime_s(place) < self._old_s:
             self._bury(place)
-
-    def _in_use(self, kind: str) -> set[str]:
-        """What open workspaces name."""
-        open_ones = (each for each in _entries(self._root.live) if is_open(each))
-        return {name for folder in open_ones for name in named_in(folder, kind)}
 
     def _is_older(self, place: Path, than_s: float | None = None) -> bool:
         is_older = _ctime_s(place) < (self._before_s if than_s is None else than_s)
@@ -242,6 +237,28 @@ def verify(root: ManagedRoot, *, named: Collection[str]) -> Verified:
         missing=sorted(set(named).difference(stored)),
         unnamed=sorted(set(stored).difference(named)),
     )
+
+
+def discard(root: ManagedRoot, ids: Iterable[str]) -> list[str]:
+    """Give up states: what only they need is removed by the next collection.
+
+    Returns:
+        The ids of those that stay, as open workspaces name them.
+    """
+    states, kept = States(root), list[str]()
+    for piece in _pieces(ids):
+        with root.collecting():
+            in_use = _in_use(root, "states")
+            kept += in_use.intersection(piece)
+            for state in set(piece) - in_use:
+                states.discard(state)
+    return kept
+
+
+def _in_use(root: ManagedRoot, kind: str) -> set[str]:
+    """What open workspaces name."""
+    open_ones = (each for each in _entries(root.live) if is_open(each))
+    return {name for folder in open_ones for name in named_in(folder, kind)}
 
 
 def _remove(place: Path) -> None:

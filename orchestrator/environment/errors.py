@@ -35,6 +35,15 @@ class StateLost(OrchestrateError):
         return f"state {state[:12]} cannot be shown: {reason}"
 
 
+class StateDiscarded(StateLost):
+    """A state was given up: its files are no longer kept, and it is not computed again."""
+
+    def __init__(
+        self, state: str, reason: str = "it was given up by `orchestrate discard`"
+    ) -> None:
+        super().__init__(state, reason)
+
+
 class ShellBusy(OrchestrateError):
     """Programs run in the background, which a fork could not have."""
 

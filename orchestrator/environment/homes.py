@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from orchestrator.environment.environments import Environments
+from orchestrator.environment.states.root_owners import add_owner
 from orchestrator.execution.context import EnvironmentsPlace
 from orchestrator.settings import read_settings
 
@@ -48,6 +49,7 @@ def home_at(place: EnvironmentsPlace | None, durable: bool) -> Home:
     home = _homes.get(key)
     if home is None:
         place.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        add_owner(place.root, place.url)
         home = _homes[key] = Home(key)
     home.use()
     return home

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.environment.environments import Environments, WorkspaceKind
-from orchestrator.environment.errors import BaseChanged, StateLost
+from orchestrator.environment.errors import BaseChanged, StateDiscarded, StateLost
 from orchestrator.environment.files.base_listing import BaseListing, list_base
 from orchestrator.environment.history import History
 from orchestrator.environment.live_workspace import LiveWorkspace
@@ -43,7 +43,7 @@ class Mounting:
         Args:
             position: in which actions are done again if the state is lost.
         Raises:
-            StateLost: it is not stored any more, and cannot be computed again.
+            StateLost: it is not stored any more, and cannot be computed again, or was discarded.
             BaseChanged: the base has changed since the workspace began.
             SandboxFailed, ServiceFailed.
         """
@@ -55,6 +55,8 @@ class Mounting:
         wanted = history.moments[index].state
         try:
             await self._show(wanted)
+        except StateDiscarded:
+            raise
         except StateLost as lost:
             await self._compute_again(history, index, position, lost)
         self.live.name(moment.state for moment in history.moments)

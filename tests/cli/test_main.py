@@ -27,6 +27,7 @@ COMMANDS = [
     ["diff"],
     ["changeset"],
     ["apply"],
+    ["discard"],
     ["shell"],
     ["patterns"],
     ["patterns", "list"],

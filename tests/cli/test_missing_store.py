@@ -22,6 +22,7 @@ READING = [
     ["diff", "3f2a@start", "abcdef12", "--stat"],
     ["changeset", "3f2a", "--json"],
     ["apply", "3f2a", "--yes"],
+    ["discard", "3f2a", "--yes"],
     ["shell", "3f2a", "--command", "true"],
     ["watch"],
     ["watch", "--once"],

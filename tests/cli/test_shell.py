@@ -50,9 +50,9 @@ class Terminal:
 
     def says(self, command: str) -> str:
         """What a command prints."""
-        self.type(f"{command}; echo fin''ished\r")
-        _, _, printed = self.until("finished\r\n").partition("\n")
-        return printed.strip()
+        self.type(f"echo be''gun; {command}; echo fin''ished\r")
+        self.until("begun\r\n")
+        return self.until("finished\r\n").strip()
 
     def end(self) -> int:
         """The exit code, once it has ended."""
@@ -110,7 +110,8 @@ def test_ctrl_c_and_jobs_are_the_shells_own_and_a_new_size_is_passed_on(terminal
     terminal.until("begun\r\n")
     terminal.type("\x03")
     terminal.until("/base/d ")
-    assert terminal.says("echo $?") == "130"
+    terminal.type("code=$?\r")
+    assert terminal.says("echo $code") == "130"
     assert "Running" in terminal.says("sleep 1000 & jobs")
     terminal.resize(20, 90)
     os.kill(terminal.process, signal.SIGWINCH)

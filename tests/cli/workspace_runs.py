@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,17 @@ async def edit_and_apply(folder: str) -> str:
     async with workspace(folder) as ws:
         await ws.run("rm old; echo 2 > a.txt")
         await ws.apply()
+    return "done"
+
+
+@flow
+async def interrupted(folder: str) -> str:
+    """Fails after an action."""
+    async with workspace(folder) as ws:
+        await ws.run("echo 2 > a.txt")
+        if "GO_ON" not in os.environ:
+            raise RuntimeError("interrupted here")
+        await ws.run("cat a.txt")
     return "done"
 
 

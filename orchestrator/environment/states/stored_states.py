@@ -13,7 +13,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from orchestrator.environment.errors import StateLost
+from orchestrator.environment.errors import StateDiscarded, StateLost
 from orchestrator.environment.files.blob_store import BlobDamaged
 from orchestrator.environment.files.collection_lock import renewed
 from orchestrator.environment.files.folder_scan import Keep
@@ -158,7 +158,10 @@ class States:
     def read(self, state_id: str) -> State:
         """What a state's document says now; raises StateLost."""
         try:
-            return _state_of(json.loads(self.path_of(state_id).read_bytes()))
+            fields = json.loads(self.path_of(state_id).read_bytes())
+            if fields == _DISCARDED:
+                raise StateDiscarded(state_id)
+            return _state_of(fields)
         except FileNotFoundError:
             raise StateLost(state_id, "it is not stored here") from None
         except (ValueError, TypeError, KeyError) as error:  # cut off by a loss of power
@@ -200,6 +203,11 @@ class States:
         self._known.pop(state_id, None)
         self.path_of(state_id).unlink(missing_ok=True)
 
+    def discard(self, state_id: str) -> None:
+        """As `forget`, but from now on to ask for it raises StateDiscarded."""
+        self._known.pop(state_id, None)
+        self._replace(state_id, _DISCARDED)
+
     def _remember(self, state: State, manifest: Manifest) -> None:
         while len(self._known) >= _KNOWN_STATES:
             self._known.pop(next(iter(self._known)))
@@ -214,12 +222,15 @@ class States:
             raise StateLost(state.id, f"the list of its files is damaged: {error}") from error
 
     def _write(self, state: State) -> None:
+        self._replace(state.id, asdict(state))
+        self._require_synced(state)
+
+    def _replace(self, state_id: str, fields: dict[str, Any]) -> None:
         new = self._root.states / f"{os.urandom(12).hex()}.new"
-        new.write_text(json.dumps(asdict(state)))
+        new.write_text(json.dumps(fields))
         if self._durable:
             self._sync()
-        new.rename(self.path_of(state.id))
-        self._require_synced(state)
+        new.rename(self.path_of(state_id))
 
     def _require_synced(self, state: State) -> None:
         """Bring a state to the disk, also one that was stored without that."""
@@ -239,6 +250,9 @@ class States:
 
 _KNOWN_STATES = 64
 """Manifests that are kept in memory."""
+
+_DISCARDED: dict[str, Any] = {"discarded": True}
+"""The document of a state that was given up."""
 
 
 def _identity(state: State) -> str:
