@@ -1,4 +1,4 @@
-"""What it costs to checkpoint, fork, rewind and merge a folder, for our backends and what else does.
+"""What it costs to checkpoint, fork, rewind and merge a folder, by our backends and by others.
 
     python -m benchmarks.environment [--json] [--files 20000] [--folder /var/tmp]
 
@@ -16,15 +16,12 @@ Times are medians in milliseconds. What a tool cannot do is left out.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import random
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -32,18 +29,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.command import parser_of, positive, print_result, say
 from orchestrator.environment.environments import Backend, Environments, WorkspaceKind
 from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.files.base_listing import list_base
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.state_merging import merged_state
-from orchestrator.environment.states import Base, State
+from orchestrator.environment.states.stored_states import Base, State
 
 FOLDER_OF_FILES = 50
 MEAN_BYTES = 10_000
 FAST_ROUNDS = 20
 SLOW_ROUNDS = 3
 FORKS = 8
+LEAST_FILES = 2000
 CHANGED_FILES = 4
 
 Times = dict[str, list[float]]
@@ -78,7 +77,7 @@ def disk_bytes(folder: Path) -> int:
     seen: dict[tuple[int, int], int] = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            status = os.lstat(os.path.join(place, name))
+            status = Path(place, name).lstat()
             seen[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(seen.values())
 
@@ -176,10 +175,13 @@ class Others:
 
     def measure(self, rounds: int) -> dict[str, dict[str, float]]:
         """Figures by tool."""
+        say("cp -a")
         self._cp(rounds)
         if shutil.which("rsync"):
+            say("rsync")
             self._rsync(rounds)
         if shutil.which("git"):
+            say("git")
             self._git(rounds)
         return self.figures
 
@@ -262,6 +264,7 @@ async def measure_ours(tree: Path, scratch: Path) -> dict[str, dict[str, float] 
     for name, backend, rounds in plan:
         root = scratch / name
         root.mkdir()
+        say(name)
         try:
             found[name] = await Ours(tree, root, backend, rounds).measure()
         except SandboxFailed as error:
@@ -293,33 +296,30 @@ def ratios(figures: dict[str, dict[str, float] | str]) -> dict[str, float]:
 
 def main() -> None:
     """Measure, and print a table or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--files", type=int, default=20_000)
+    parser = parser_of(__doc__)
+    parser.add_argument("--files", type=positive, default=20_000)
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp"))
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    if arguments.files < 2 * 1000:
-        parser.error("--files: at least 2000")
+    if arguments.files < LEAST_FILES:
+        parser.error(f"--files: at least {LEAST_FILES}")
     scratch = Path(tempfile.mkdtemp(prefix="environment-", dir=arguments.folder))
     tree = scratch / "tree"
     try:
+        say(f"a tree of {arguments.files} files in {tree}")
         make_tree(tree, arguments.files)
         figures: dict[str, dict[str, float] | str] = asyncio.run(measure_ours(tree, scratch))
         figures |= Others(tree, scratch).measure(SLOW_ROUNDS)
     finally:
         remove_folder(scratch)
-    if arguments.json:
-        json.dump(figures | {"ratios": ratios(figures)}, sys.stdout, indent=2)
-        print()
-        return
-    for name, values in figures.items():
-        shown = values if isinstance(values, str) else _shown(values)
-        print(f"{name:12}{shown}")
-    for name, value in ratios(figures).items():
-        print(f"{value:10.1f}  {name}")
+    compared = ratios(figures)
+    lines = [f"{name:12}{_shown(values)}" for name, values in figures.items()]
+    lines += [f"{value:10.1f}  {name}" for name, value in compared.items()]
+    print_result(figures | {"ratios": compared}, "\n".join(lines), as_json=arguments.json)
 
 
-def _shown(values: dict[str, float]) -> str:
+def _shown(values: dict[str, float] | str) -> str:
+    if isinstance(values, str):
+        return values
     return "  ".join(f"{name} {value:.2f}" for name, value in values.items())
 
 

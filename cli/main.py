@@ -11,10 +11,14 @@ from typer.core import TyperGroup
 
 from cli.commands import (
     answer,
+    apply,
     bench,
     cancel,
+    changes,
     checkpoints,
+    discard,
     doctor,
+    fork,
     gc,
     logs,
     patterns,
@@ -22,6 +26,7 @@ from cli.commands import (
     run,
     runs,
     serve,
+    shell,
     watch,
 )
 from cli.errors import StdoutClosed
@@ -38,6 +43,7 @@ _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANI
 _COMMAND_ORDER = (
     "run",
     "resume",
+    "fork",
     "answer",
     "cancel",
     "ps",
@@ -45,6 +51,11 @@ _COMMAND_ORDER = (
     "logs",
     "watch",
     "checkpoints",
+    "diff",
+    "changeset",
+    "apply",
+    "discard",
+    "shell",
     "patterns",
     "bench",
     "gc",
@@ -79,6 +90,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app, name="run")
 app.command(epilog=resume.EPILOG)(resume.resume)
+app.command(epilog=fork.EPILOG)(fork.fork)
 app.command(epilog=answer.EPILOG)(answer.answer)
 app.command(epilog=cancel.EPILOG)(cancel.cancel)
 app.command(epilog="Example: orchestrate ps --status failed --user alice --tag team=sea --limit 5")(
@@ -88,6 +100,11 @@ app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.command(epilog=logs.EPILOG)(logs.logs)
 app.command(epilog=watch.EPILOG)(watch.watch)
 app.command(epilog=checkpoints.EPILOG)(checkpoints.checkpoints)
+app.command(epilog=changes.DIFF_EPILOG)(changes.diff)
+app.command(epilog=changes.CHANGESET_EPILOG)(changes.changeset)
+app.command(epilog=apply.EPILOG)(apply.apply)
+app.command(epilog=discard.EPILOG)(discard.discard)
+app.command(epilog=shell.EPILOG)(shell.shell)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)

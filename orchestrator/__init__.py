@@ -42,7 +42,7 @@ from orchestrator.environment.merging.change_set import (
 from orchestrator.environment.state_merging import (
     MergeResult,
 )
-from orchestrator.environment.states import (
+from orchestrator.environment.states.stored_states import (
     Service,
 )
 from orchestrator.environment.trees.tree import (
@@ -58,11 +58,13 @@ from orchestrator.errors import (
     BudgetExceeded,
     DeadlineExceeded,
     DeadlineInfeasible,
+    EffectsAfterFork,
     FlowChanged,
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
     McpServerFailed,
+    NoForkPoint,
     NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
@@ -75,6 +77,7 @@ from orchestrator.errors import (
     RunCancelled,
     RunEnded,
     RunInterrupted,
+    RunNotForkable,
     RunNotResumable,
     RuntimeDraining,
     StepFailed,
@@ -137,6 +140,7 @@ __all__ = [
     "Conflict",
     "DeadlineExceeded",
     "DeadlineInfeasible",
+    "EffectsAfterFork",
     "Flow",
     "FlowChanged",
     "Happened",
@@ -151,6 +155,7 @@ __all__ = [
     "MergeResult",
     "Message",
     "ModelInfo",
+    "NoForkPoint",
     "NoOpenQuestion",
     "NoWorkspace",
     "NotRevertible",
@@ -170,6 +175,7 @@ __all__ = [
     "RunHandle",
     "RunInfo",
     "RunInterrupted",
+    "RunNotForkable",
     "RunNotResumable",
     "RunResult",
     "RunStatus",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MAX_LISTED = 10
+"""Most names that a message lists."""
+
 
 class OrchestrateError(Exception):
     """Base of every error that the runtime raises on purpose."""
@@ -250,6 +253,50 @@ class RunNotResumable(OrchestrateError):
     def __str__(self) -> str:
         run_id, reason = self.args
         return f"run {run_id} cannot be resumed: {reason}"
+
+
+class RunNotForkable(OrchestrateError):
+    """A run cannot be forked: it was not recorded for that, or not with all of its arguments."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+
+    def __str__(self) -> str:
+        run_id, reason = self.args
+        return f"run {run_id} cannot be forked: {reason}"
+
+
+class NoForkPoint(OrchestrateError, LookupError):
+    """A run has no step with an outcome of this path, or several whose paths begin or end so."""
+
+    def __init__(self, run_id: str, at: str, reason: str, candidates: tuple[str, ...]) -> None:
+        super().__init__(run_id, at, reason, candidates)
+
+    def __str__(self) -> str:
+        run_id, at, reason, candidates = self.args
+        shown = ", ".join(candidates[:MAX_LISTED]) or "none"
+        more = len(candidates) - MAX_LISTED
+        return (
+            f"run {run_id} cannot be forked at {at!r}: {reason}: {shown}"
+            f"{f' and {more} more (orchestrate logs {run_id})' if more > 0 else ''}"
+        )
+
+
+class EffectsAfterFork(OrchestrateError):
+    """After the step at which a run is to be forked it had effects, which a fork may repeat."""
+
+    def __init__(self, run_id: str, at: str, effects: tuple[str, ...]) -> None:
+        super().__init__(run_id, at, effects)
+
+    def __str__(self) -> str:
+        run_id, at, effects = self.args
+        more = len(effects) - MAX_LISTED
+        return (
+            f"after {at} run {run_id} had, or may have had, external effects of which a fork does"
+            f" not know, so that they may happen a second time: {', '.join(effects[:MAX_LISTED])}"
+            f"{f' and {more} more' if more > 0 else ''}. If that does no harm, fork it with"
+            f" allow_effects=True (--allow-effects)"
+        )
 
 
 class RunCancelled(OrchestrateError):

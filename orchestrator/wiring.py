@@ -105,7 +105,7 @@ async def enter_runtime(
     itself, out of order.
     """
     # SQLAlchemy and NumPy take 0.5 s to import: opening a runtime needs them, defining flows not.
-    from orchestrator.environment.location import environments_place
+    from orchestrator.environment.states.location import environments_place
     from orchestrator.learning.background_fit import BackgroundFit
     from orchestrator.learning.knowledge import Learner
     from orchestrator.learning.model_files import models_folder

@@ -69,6 +69,16 @@ class Calls:
         if edges:
             await self._connection.execute(insert(Edge), edges)
 
+    async def add_all(self, calls: Sequence[CallRecord], edges: Sequence[EdgeRecord]) -> None:
+        """Record calls of a new run as they are, and the dependencies between them.
+
+        Their runs and payloads must be recorded.
+        """
+        if calls:
+            await self._connection.execute(insert(Call), [columns_of(call) for call in calls])
+        if edges:
+            await self._connection.execute(insert(Edge), [columns_of(edge) for edge in edges])
+
     async def finish(self, run_id: str, node: int, outcome: CallOutcome) -> None:
         """Record the outcome of a call; a recorded outcome is final.
 

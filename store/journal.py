@@ -7,12 +7,12 @@ from dataclasses import fields
 from datetime import datetime
 from uuid import uuid4
 
-from sqlalchemy import bindparam, delete, or_, select, update
+from sqlalchemy import bindparam, delete, insert, or_, select, update
 
 from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Run, Step
-from store.records import Effects, Status, StepKind, StepOutcome, StepRecord
+from store.records import GONE, Effects, Status, StepKind, StepOutcome, StepRecord
 from store.state_uses import StateUses
 from store.statements import batches, columns_of, insert_referring, record_of
 from store.states import States
@@ -56,6 +56,13 @@ class Journal:
         if key is None:
             raise AlreadyRecorded(step.run_id, f"step {step.path}")
         self._uses.use(step.state_before, step.state_after)
+
+    async def add_all(self, steps: Sequence[StepRecord]) -> None:
+        """Record steps of a new run as they are; their runs and payloads must be recorded."""
+        if steps:
+            await self._connection.execute(insert(Step), [columns_of(step) for step in steps])
+        for step in steps:
+            self._uses.use(step.state_before, step.state_after)
 
     async def start_again(
         self, step: StepRecord, *, at: datetime, unless: Status | None = None
@@ -103,7 +110,7 @@ class Journal:
             at: the time now.
         """
         if paths:
-            suffix = f"[gone:{uuid4().hex[:8]}]"
+            suffix = f"[{GONE}{uuid4().hex[:8]}]"
             is_unknown = or_(Step.status == Status.RUNNING, Step.status == Status.CANCELLED)
             effects = update(Step).where(*_IS_STEP, Step.effects == Effects.EXTERNAL, is_unknown)
             rename = effects.values(path=Step.path + suffix)
@@ -138,10 +145,16 @@ class Journal:
             raise NotStarted(run_id, f"step {path}")
         raise AlreadyRecorded(run_id, f"the end of step {path}")
 
-    async def number_outcome(self, run_id: str, path: str, number: int) -> None:
-        """Give the outcome of a step its place in the order in which the run's outcomes came."""
+    async def number_outcome(self, run_id: str, path: str, number: int, *, read_s: float) -> None:
+        """Give an answer its place in the order in which the run's outcomes came.
+
+        Args:
+            read_s: when the flow read it, in seconds since the run's start: the step's end.
+        """
         is_step = (Step.run_id == run_id, Step.path == path)
-        await self._connection.execute(update(Step).where(*is_step).values(outcome_number=number))
+        await self._connection.execute(
+            update(Step).where(*is_step).values(outcome_number=number, finished_s=read_s)
+        )
 
     async def answer(self, run_id: str, path: str, result: bytes) -> bool:
         """Give a question its answer, or another answer, unless the flow has read one.

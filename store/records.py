@@ -75,6 +75,13 @@ class CallResult(Failure):
     output_payload: str | None = None
 
 
+GONE = "gone:"
+"""Prefix of the last mark in the path of an external effect that a changed flow left behind."""
+
+FORKED_FROM = "forked_from"
+"""Name of the attribute of a run that says where it was forked from, as RunRecord.forked_from."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord(Failure):
     """One run of a flow."""
@@ -109,6 +116,15 @@ class RunRecord(Failure):
         """The texts by name that its flow's `options(tags=)` gave it."""
         tags = self.attributes.get("tags", {})
         return tags if isinstance(tags, Mapping) else {}
+
+    @property
+    def forked_from(self) -> Mapping[str, Any] | None:
+        """Of a fork: the id of the other `run`, the path of the step `at` which it was forked.
+
+        And the `outcome_number` of that step.
+        """
+        origin = self.attributes.get(FORKED_FROM)
+        return origin if isinstance(origin, Mapping) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class Removal:
         num_damaged: payloads in use that are damaged, so that their chunks are not known.
         num_spared: unused payloads that are kept because they may be chunks of a damaged one.
         is_complete: False if another transaction should continue the removal.
+        unused_states: ids of states that only the removed runs named.
     """
 
     num_runs: int
@@ -92,6 +93,7 @@ class Removal:
     num_damaged: int = 0
     num_spared: int = 0
     is_complete: bool = True
+    unused_states: frozenset[str] = frozenset()
 
     def and_then(self, later: Removal) -> Removal:
         """This removal followed by one of a later transaction: sums, and the later one's state."""
@@ -102,6 +104,7 @@ class Removal:
             num_calls=self.num_calls + later.num_calls,
             num_payloads=self.num_payloads + later.num_payloads,
             payload_bytes=self.payload_bytes + later.payload_bytes,
+            unused_states=self.unused_states | later.unused_states,
         )
 
 
@@ -198,13 +201,14 @@ class Retention:
         await self._connection.execute(insert(_EXPIRED).from_select(["id"], expired))
 
     async def _count_expired(self) -> Removal:
-        """The numbers of marked runs and of their steps and calls."""
+        """The numbers of marked runs, their steps and calls; the states that only they name."""
         return Removal(
             num_runs=await self._count(select(func.count()).select_from(_EXPIRED)),
             num_steps=await self._count(select(func.count()).where(Step.run_id.in_(_EXPIRED_IDS))),
             num_calls=await self._count(select(func.count()).where(Call.run_id.in_(_EXPIRED_IDS))),
             num_payloads=0,
             payload_bytes=0,
+            unused_states=frozenset(await self._uses.used_only_by(_EXPIRED_IDS)),
         )
 
     async def _count(self, query: Select[Any]) -> int:

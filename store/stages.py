@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import RowMapping, select
+from sqlalchemy import RowMapping, insert, select
 
 from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded
@@ -36,6 +36,11 @@ class Stages:
         )
         if key is None:
             raise AlreadyRecorded(stage.run_id, f"stage {stage.stage}")
+
+    async def add_all(self, stages: Sequence[StageRecord]) -> None:
+        """Record stages of a new run, which must be recorded, as they are."""
+        if stages:
+            await self._connection.execute(insert(Stage), [_values_of(each) for each in stages])
 
     async def start_again(self, stage: StageRecord) -> None:
         """Record the start of a stage of a resumed run; replaces an earlier record.

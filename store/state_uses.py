@@ -7,7 +7,7 @@ ids: two transactions that change the same counters wait for one another, but ne
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -102,6 +102,17 @@ class StateUses:
                 result = await self._connection.execute(_CHANGE, values)
                 if num > 0 and not result.rowcount:
                     raise StateNotFound(state)
+
+    async def used_only_by(self, runs: Select[str]) -> Collection[str]:
+        """The ids of states that no rows but those of these runs name.
+
+        Args:
+            runs: ids of runs.
+        """
+        await self.settle()
+        named = _counted(runs).subquery("named")
+        only = select(State.id).join(named, named.c.id == State.id).where(State.uses == named.c.num)
+        return list((await self._connection.execute(only)).scalars())
 
     async def release_all_of(self, runs: Select[str], *, at: datetime) -> None:
         """The rows of these runs are about to be deleted: they name no state from now on.

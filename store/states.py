@@ -6,11 +6,21 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    RowMapping,
+    delete,
+    exists,
+    func,
+    select,
+    union_all,
+    update,
+)
 
+from store.database.column_types import FreeText
 from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded, StateNotFound
-from store.models import Checkpoint, State, StateEdge, Step
+from store.models import Checkpoint, Run, State, StateEdge, Step
 from store.state_records import (
     MAX_CHANGED,
     CheckpointRecord,
@@ -19,7 +29,7 @@ from store.state_records import (
     StateEdgeRecord,
     StateRecord,
 )
-from store.state_uses import StateUses, named_by
+from store.state_uses import STATE_COLUMNS, StateUses, named_by
 from store.statements import batches, columns_of, insert_referring, plain_json, record_of
 
 _COLUMNS = select(*State.__table__.columns)
@@ -92,9 +102,30 @@ class States:
             raise StateNotFound(state_id)
         return found[0]
 
+    async def starting_with(self, prefix: str, *, limit: int) -> Sequence[StateRecord]:
+        """The states whose ids begin like this, the oldest first; no more than so many."""
+        has_prefix = func.substr(State.id, 1, len(prefix), type_=FreeText) == prefix
+        return await self._states(has_prefix, limit=limit)
+
+    async def run_of(self, state_id: str) -> str | None:
+        """The id of a run that names a state, the newest of them; None: none does."""
+        naming = union_all(
+            *(
+                select(run_id.label("id")).where(column == state_id)
+                for run_id, column in STATE_COLUMNS
+            )
+        ).subquery()
+        query = select(Run.id).where(Run.id.in_(select(naming.c.id)))
+        query = query.order_by(Run.started_at.desc(), Run.id.desc()).limit(1)
+        return (await self._connection.execute(query)).scalar()
+
     async def of_run(self, run_id: str) -> Sequence[StateRecord]:
         """The states that rows of a run name, the oldest first."""
         return await self._states(State.id.in_(select(named_by(run_id).subquery().c.id)))
+
+    async def only_of_run(self, run_id: str) -> Collection[str]:
+        """The ids of states that rows of a run name, and no others."""
+        return await self._uses.used_only_by(select(Run.id).where(Run.id == run_id))
 
     async def edges_of_run(self, run_id: str) -> Sequence[StateEdgeRecord]:
         """The edges of a run, in the order in which their steps ended."""
@@ -193,10 +224,12 @@ class States:
                 .values(path=table.path + suffix)
             )
 
-    async def _states(self, *conditions: ColumnElement[bool]) -> Sequence[StateRecord]:
+    async def _states(
+        self, *conditions: ColumnElement[bool], limit: int | None = None
+    ) -> Sequence[StateRecord]:
         await self._uses.settle()
         result = await self._connection.execute(
-            _COLUMNS.where(*conditions).order_by(State.created_at, State.id)
+            _COLUMNS.where(*conditions).order_by(State.created_at, State.id).limit(limit)
         )
         return [record_of(StateRecord, row) for row in result.mappings()]
 

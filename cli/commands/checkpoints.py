@@ -19,7 +19,7 @@ from cli.terminal.output import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.environment.past_states import PastStates
+    from orchestrator.environment.states.past_states import PastStates
 
 EPILOG = (
     "Example: orchestrate checkpoints 3f2a\n\n"

@@ -11,7 +11,7 @@ from cli.failures import ExitCode
 from cli.terminal.output import print_json, say, stdout_console, width_of
 
 if TYPE_CHECKING:
-    from cli.work.checks import Finding
+    from cli.work.findings import Finding
     from orchestrator.settings import Settings
     from serving.generation import Engine
 
@@ -26,12 +26,15 @@ def doctor(
     verbose: options.Verbose = None,
 ) -> None:
     """Check this installation, and say how to fix what is wrong."""
-    from cli.work.checks import Level, check
+    from cli.work.checks import check
     from cli.work.facts import gather_facts
+    from cli.work.findings import Level
+    from cli.work.workspace_checks import check_workspaces
+    from cli.work.workspace_facts import try_workspaces
     from orchestrator.settings import read_settings
 
     settings = read_settings(store=store, verbose=verbose)
-    findings = check(gather_facts(settings))
+    findings = [*check(gather_facts(settings)), check_workspaces(try_workspaces(settings))]
     if engine:
         findings.append(try_engine(settings))
     is_healthy = all(finding.level is not Level.FAIL for finding in findings)
@@ -56,7 +59,7 @@ def try_engine(settings: Settings, *, engine: Engine | None = None) -> Finding:
     from cli.failures import message_of
     from cli.terminal.progress import Activity
     from cli.terminal.signals import run_until_interrupted
-    from cli.work.checks import Finding, Level
+    from cli.work.findings import Finding, Level
     from orchestrator.settings import EMBEDDED
     from orchestrator.wiring import engine_of
     from serving.engine.setup.config import RANDOM_MODEL
@@ -101,7 +104,7 @@ def _print(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from cli.work.checks import Level
+    from cli.work.findings import Level
 
     styles = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")

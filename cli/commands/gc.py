@@ -1,29 +1,22 @@
-"""`orchestrate gc`: remove runs that ended long ago, and payloads that only they used."""
+"""`orchestrate gc`: remove runs that ended long ago, and what only they used."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli.commands import options
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from store.retention import Removal
-    from store.session import Store
-
 EPILOG = (
     "Example: orchestrate gc --keep 30d\n\n"
     "See first what would be removed: orchestrate gc --keep 7d --dry-run\n\n"
+    "Keep the states of workspaces small: orchestrate gc --budget 5GB\n\n"
+    "Check that what is kept can be read: orchestrate gc --verify\n\n"
     "Runs that are recorded as running are kept, orphaned ones included: resume them first. "
     "Learned patterns are kept. Other processes must wait for their writes meanwhile, so clean "
     "up a large store when it is little used."
 )
-
-_PAUSE_S = 0.1  # between two transactions, so that other processes can write
 
 
 def gc(
@@ -33,165 +26,76 @@ def gc(
             "--keep", metavar="TIME", help="Keep runs that ended within this time: 30d, 12h."
         ),
     ] = "30d",
+    grace: Annotated[
+        str,
+        typer.Option(
+            "--grace",
+            metavar="TIME",
+            help="Keep states of workspaces that nothing has needed for less than this time. What "
+            "is newer than an hour is kept in any case.",
+        ),
+    ] = "1h",
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="SIZE",
+            help="Disk for all states, such as 5GB: if they take more, what nothing needs is "
+            "removed within the time of grace too. What a kept run needs stays.",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Also read all contents of states, and count again what names each. The exit code "
+            "is 1 if something is damaged.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only report what would be removed.")
     ] = False,
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Remove runs that ended long ago, and free their disk space."""
+    """Remove runs that ended long ago with their files, and free their disk space."""
+    from rich.text import Text
+
     from cli.errors import RemovalInterrupted
-    from cli.terminal.output import print_json, say
+    from cli.terminal.output import print_json, print_line, say, stdout_console, warn
     from cli.terminal.signals import run_until_interrupted
+    from cli.work import cleanup_report
+    from cli.work.cleanup import Cleanup, clean_up
+    from cli.work.run_removal import time_before_now
+    from cli.work.sizes import bytes_of
+    from cli.work.state_collection import StateRequest
     from orchestrator.durations import seconds_of
     from orchestrator.settings import read_settings
 
     keep_s = seconds_of(keep)
-    url = read_settings(store=store).store
-    removals: list[Removal] = []
-    outcome = run_until_interrupted(
-        _collect(url, _time_before_now(keep_s), dry_run=dry_run, on_removed=removals.append),
-        interrupted=lambda number: RemovalInterrupted(number, bool(removals)),
+    request = StateRequest(
+        seconds_of(grace), None if budget is None else bytes_of(budget), verify, dry_run
     )
-    if outcome is None:
-        removal, before, after = _empty_removal(), None, None
-    else:
-        removal, before, after = outcome
-    _warn_of_damage(removal)
+    parts_removed: list[bool] = []
+    outcome = run_until_interrupted(
+        clean_up(
+            read_settings(store=store),
+            time_before_now(keep_s),
+            request,
+            on_removed=lambda: parts_removed.append(True),
+        ),
+        interrupted=lambda number: RemovalInterrupted(number, bool(parts_removed)),
+    )
+    done = outcome or Cleanup()
+    for warning in cleanup_report.warnings_of(done, request):
+        warn(warning)
     if json:
-        print_json(_document(removal, keep_s, before, after, dry_run=dry_run))
+        print_json(cleanup_report.document_of(done, request, keep_s))
     elif outcome is None:
         say("no runs yet: nothing to remove")
     else:
-        _print(removal, before, after, dry_run=dry_run)
-
-
-async def _collect(
-    url: str, ended_before: datetime, *, dry_run: bool, on_removed: Callable[[Removal], None]
-) -> tuple[Removal, int | None, int | None] | None:
-    """Remove runs and payloads, then shrink the store's file.
-
-    Returns:
-        the removal, and the file's bytes before and after (None for a database server); None if
-        there is no store.
-    """
-    from cli.reading.store_reader import existing_store
-    from cli.terminal.output import warn
-    from cli.terminal.progress import Activity
-    from store.database.sqlite_file import reclaim, stored_bytes
-    from store.errors import StoreFull, StoreLocked
-
-    before = stored_bytes(url)
-    store = await existing_store(url)
-    if store is None:
-        return None
-    with Activity("looking for payloads in use") as activity:
-        removal = await _remove(
-            store, ended_before, dry_run=dry_run, on_removed=on_removed, progress=activity.update
-        )
-        if dry_run:
-            return removal, before, before
-        activity.update("shrinking the file")
-        try:
-            await reclaim(url)
-        except (StoreFull, StoreLocked) as error:
-            # The removal is committed, and later writes will use the free pages.
-            warn(f"the file keeps its size: {error}")
-    return removal, before, stored_bytes(url)
-
-
-async def _remove(
-    store: Store,
-    ended_before: datetime,
-    *,
-    dry_run: bool,
-    on_removed: Callable[[Removal], None],
-    progress: Callable[[str], None],
-) -> Removal:
-    """Remove in as many transactions as needed; `on_removed` is called after each."""
-    import asyncio
-    from datetime import UTC, datetime
-
-    async with store:
-        total = None
-        while total is None or not total.is_complete:
-            async with store.transaction() as tx:
-                removal = await tx.retention.remove(
-                    ended_before=ended_before,
-                    now=datetime.now(UTC),
-                    dry_run=dry_run,
-                    progress=progress,
-                )
-            if not dry_run:
-                on_removed(removal)
-            total = removal if total is None else total.and_then(removal)
-            await asyncio.sleep(_PAUSE_S)
-    return total
-
-
-def _time_before_now(seconds: float) -> datetime:
-    """So many seconds before now; the earliest possible datetime if that would be earlier."""
-    from datetime import UTC, datetime, timedelta
-
-    try:
-        return datetime.now(UTC) - timedelta(seconds=seconds)
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
-
-
-def _empty_removal() -> Removal:
-    from store.retention import Removal
-
-    return Removal(num_runs=0, num_steps=0, num_calls=0, num_payloads=0, payload_bytes=0)
-
-
-def _warn_of_damage(removal: Removal) -> None:
-    from cli.terminal.output import warn
-    from orchestrator.display.run_text import counted
-
-    if removal.num_damaged:
-        warn(
-            f"{counted(removal.num_damaged, 'payload')} in use cannot be read; "
-            f"{counted(removal.num_spared, 'unused payload')} that may be parts of them are kept "
-            "until their runs are removed"
-        )
-
-
-def _print(removal: Removal, before: int | None, after: int | None, *, dry_run: bool) -> None:
-    from rich.filesize import decimal
-    from rich.text import Text
-
-    from cli.terminal.output import print_line, stdout_console
-    from orchestrator.display.run_text import counted
-
-    parts = [
-        counted(removal.num_runs, "run"),
-        counted(removal.num_steps, "step"),
-        counted(removal.num_calls, "call"),
-        f"{counted(removal.num_payloads, 'payload')} of {decimal(removal.payload_bytes)}",
-    ]
-    console = stdout_console()
-    verb = "would remove" if dry_run else "removed"
-    print_line(console, Text(f"{verb} {', '.join(parts)}"))
-    if before is not None and after is not None:
-        size = decimal(before) if dry_run else f"{decimal(before)} before, {decimal(after)} now"
-        print_line(console, Text(f"the file takes {size}"))
-
-
-def _document(
-    removal: Removal, keep_s: float, before: int | None, after: int | None, *, dry_run: bool
-) -> dict[str, object]:
-    """The JSON document; the file's bytes are None if the store is on a database server."""
-    return {
-        "dry_run": dry_run,
-        "keep_s": keep_s,
-        "runs": removal.num_runs,
-        "steps": removal.num_steps,
-        "calls": removal.num_calls,
-        "payloads": removal.num_payloads,
-        "payload_bytes": removal.payload_bytes,
-        "damaged_payloads": removal.num_damaged,
-        "spared_payloads": removal.num_spared,
-        "file_bytes_before": before,
-        "file_bytes_after": after,
-    }
+        console = stdout_console()
+        for line in cleanup_report.report_lines(done, request):
+            print_line(console, Text(line))
+    if not cleanup_report.is_whole(done):
+        raise typer.Exit(1)

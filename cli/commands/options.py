@@ -18,6 +18,10 @@ def policy_names() -> list[str]:
 
 _ENGINE = "The engine"
 RECORDS = "Records and output"
+STATE = (
+    "RUN (its last state), RUN@CHECKPOINT, RUN@STEP, or a state's id. Runs and states are named by "
+    "the beginning of their ids, states by 6 characters at least."
+)
 
 Model = Annotated[
     str | None,
@@ -75,6 +79,16 @@ Out = Annotated[
         rich_help_panel=RECORDS,
     ),
 ]
+WorkspaceName = Annotated[
+    str | None,
+    typer.Option(
+        "--workspace",
+        metavar="NAME",
+        help="One of the run's workspaces and forks. Default: the first one that it began.",
+        rich_help_panel=RECORDS,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=RECORDS),

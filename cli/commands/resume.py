@@ -73,6 +73,7 @@ def resume(
     from cli.work.trusted_code import confirm_import, reason_not_to_import
     from orchestrator.durations import seconds_of
     from orchestrator.settings import read_settings
+    from store.records import Status
 
     if (run is None) != orphans:
         raise BadInput("give either a run's id, or --orphans")
@@ -86,7 +87,8 @@ def resume(
         say("no orphaned runs")
     num_left_out = 0
     for record in records:
-        reason = other_engine(record, settings) if engine is None else None
+        needs_engine = engine is None and record.status is not Status.COMPLETED
+        reason = other_engine(record, settings) if needs_engine else None
         if not orphans:
             if reason is not None:
                 raise BadInput(reason)
@@ -102,15 +104,11 @@ def resume(
 
 
 def other_engine(record: RunRecord, settings: Settings) -> str | None:
-    """How to go on if a run began on another kind of engine than the settings name, else None.
-
-    A completed run needs no engine.
-    """
+    """How to go on if a run began on another kind of engine than the settings name, else None."""
     from orchestrator.settings import EMBEDDED
-    from store.records import Status
 
     selected = settings.engine if settings.engine == EMBEDDED else "remote"
-    if record.status is Status.COMPLETED or record.engine in ("", selected):
+    if record.engine in ("", selected):
         return None
     recorded = "URL" if record.engine == "remote" else EMBEDDED
     return (

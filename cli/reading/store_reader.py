@@ -16,7 +16,7 @@ from store.session import Store, open_store
 from store.unit_of_work import Transaction
 
 if TYPE_CHECKING:
-    from orchestrator.environment.past_states import PastStates
+    from orchestrator.environment.states.past_states import PastStates
 
 NO_RUNS = "no runs are recorded yet: try `orchestrate run`"
 
@@ -94,7 +94,7 @@ async def past_states_of(url: str, prefix: str | None) -> tuple[PastStates, str]
     Raises:
         RunNotFound, RunAmbiguous, BadInput: as `history_of`.
     """
-    from orchestrator.environment.past_states import read_past_states
+    from orchestrator.environment.states.past_states import read_past_states
 
     async with await store_with(url, prefix) as store, store.reading() as tx:
         run = await _run_of(tx, prefix)

@@ -21,6 +21,7 @@ from orchestrator.display.run_text import (
     deadline_outcome,
     error_of,
     has_random_weights,
+    origin_of,
 )
 from orchestrator.durability.liveness import ORPHANED
 from orchestrator.durability.questions import open_questions
@@ -121,12 +122,16 @@ def _cells(run: RunRecord, status: str, short: str, *, now: datetime, none: str)
 
 
 def below_table(runs: Sequence[tuple[RunRecord, str]], *, width: int) -> list[Text]:
-    """The lines below the table: errors if it has no column for them, and the meaning of `*`."""
+    """The lines below the table: errors if it has no column for them, origins, the `*`."""
     ids = short_ids([run.id for run, _ in runs])
     lines = []
     for (run, _), short in zip(runs, ids, strict=True):
         if error_of(run) and width < _MIN_WIDTH_FOR_ERRORS:
             line = Text.assemble((short, "bold"), "  ", (error_of(run), "red"))
+            line.truncate(width, overflow="ellipsis")
+            lines.append(line)
+        if origin_of(run):
+            line = Text.assemble((short, "bold"), "  ", (origin_of(run), "dim"))
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
     if width >= _MIN_WIDTH_FOR_MODELS and any(run.random_weights for run, _ in runs):
@@ -171,6 +176,8 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
             style="dim",
         ),
     ]
+    if origin_of(run):
+        lines.append(Text(origin_of(run), style="dim"))
     sources = {call.stage: call.deadline_source for call in calls if call.deadline_source}
     if sources:
         hint = ""
@@ -239,6 +246,7 @@ def run_document(run: RunRecord, status: str, *, now: datetime) -> dict[str, obj
         "elapsed_s": elapsed_s(run, status, now),
         "deadline_kept_by": "engine" if run.policy else "client",
         "tags": dict(run.tags),
+        "forked_from": None if run.forked_from is None else dict(run.forked_from),
     }
     return asdict(run) | derived
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.render.describe import short_ids
 from orchestrator.durations import shown
-from orchestrator.environment.past_states import PastStates
+from orchestrator.environment.states.past_states import PastStates
 from store.printable_text import one_line
 from store.state_records import EdgeKind, Revertibility, StateEdgeRecord, StateRecord
 

@@ -12,7 +12,7 @@ from orchestrator.display.branch_lines import BranchLine, branch_lines
 from orchestrator.display.glyphs import ASCII, ASCII_BRANCHES, UNICODE, UNICODE_BRANCHES
 from orchestrator.display.run_text import counted
 from orchestrator.durations import shown
-from orchestrator.environment.past_states import PastStates
+from orchestrator.environment.states.past_states import PastStates
 from store.printable_text import one_line
 from store.state_records import EdgeKind, Revertibility, StateEdgeRecord
 

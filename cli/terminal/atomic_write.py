@@ -26,12 +26,14 @@ def prepare_folder(folder: Path) -> None:
 def save(path: Path, text: str) -> None:
     """Replace a file atomically: readers see either the former content or all of the new one.
 
+    Args:
+        text: with bytes that are not UTF-8 as lone surrogates.
     Raises:
         CannotWrite: the disk is full, or the folder was removed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(text.encode(errors="surrogateescape"))
         temporary.replace(path)
     except OSError as error:
         raise CannotWrite(path, error.strerror or str(error)) from error

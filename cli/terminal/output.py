@@ -21,7 +21,8 @@ NARROWEST, WIDEST = 60, 200
 """Limits of the width of what is drawn, in columns."""
 
 # DEL and the C1 control characters: json.dumps leaves them unescaped, and terminals obey them.
-_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+# Lone surrogates stand for bytes of files that are not UTF-8, and have no encoding.
+_ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0xD800, 0xE000))}
 
 
 def stdout_console() -> Console:
@@ -80,10 +81,15 @@ def print_line(console: Console, line: Text) -> None:
 
 def print_json(document: Any, *, on_one_line: bool = False) -> None:
     """Print one JSON document on stdout; times as ISO 8601, bytes in hexadecimal."""
+    sys.stdout.write(json_text(document, on_one_line=on_one_line))
+    sys.stdout.flush()
+
+
+def json_text(document: Any, *, on_one_line: bool = False) -> str:
+    """What `print_json` prints."""
     indent = None if on_one_line else 2
     text = json.dumps(document, indent=indent, ensure_ascii=False, default=_json_value)
-    sys.stdout.write(f"{text.translate(_ESCAPED)}\n")
-    sys.stdout.flush()
+    return f"{text.translate(_ESCAPED)}\n"
 
 
 def print_text(text: str) -> None:
@@ -91,6 +97,18 @@ def print_text(text: str) -> None:
     from store.printable_text import printable
 
     sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
+
+
+def print_patch(text: str) -> None:
+    """Print a part of a unified diff on stdout, byte for byte: for files and pipes.
+
+    Args:
+        text: with bytes that are not UTF-8 as lone surrogates.
+    """
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
+    sys.stdout.write(text)
 
 
 def print_markdown(text: str) -> None:

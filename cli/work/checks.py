@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 
 from cli.work.facts import Facts, Space
+from cli.work.findings import Finding, Level, size
 
 TESTED_PYTHON = (3, 11)
 _INSTALL_CPU = "sh requirements/install.sh .venv (or: pip install 'orchestrate-llm[cpu]')"
 _BREAK_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 _MIN_FREE_BYTES = 2 << 30
 _MIN_MEMORY_BYTES = 2 << 30
+_VARIABLES = {
+    "cache": "ORCHESTRATE_CACHE",
+    "data": "ORCHESTRATE_STORE",
+    "states": "ORCHESTRATE_ENVIRONMENTS",
+}
 _MIN_SQLITE = (3, 35, 0)  # RETURNING
-
-
-class Level(StrEnum):
-    """The result of a check."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        mend: what to do about it; "" if nothing is wrong.
-    """
-
-    name: str
-    level: Level
-    found: str
-    mend: str = ""
 
 
 def check(facts: Facts) -> list[Finding]:
@@ -52,20 +34,12 @@ def check(facts: Facts) -> list[Finding]:
         _gpu(facts),
         _free_space("cache", facts.cache),
         _free_space("data", facts.data),
+        _free_space("states", facts.states),
         _sqlite(facts),
         _store(facts),
         _random_model(facts),
         *_remote(facts),
     ]
-
-
-def size(num_bytes: int) -> str:
-    """A size in a suitable unit."""
-    if num_bytes >= 10 << 30:
-        return f"{num_bytes / (1 << 30):.0f} GB"
-    if num_bytes >= 1 << 30:
-        return f"{num_bytes / (1 << 30):.1f} GB"
-    return f"{num_bytes / (1 << 20):.0f} MB"
 
 
 def _python(facts: Facts) -> Finding:
@@ -204,9 +178,11 @@ def _free_space(name: str, space: Space) -> Finding:
     found = f"{space.folder}: {size(space.free_bytes)} free"
     if space.free_bytes >= _MIN_FREE_BYTES:
         return Finding(name, Level.OK, found)
-    variable = "ORCHESTRATE_CACHE" if name == "cache" else "ORCHESTRATE_STORE"
     return Finding(
-        name, Level.WARN, found, f"free disk space, or set {variable} to a place on another disk"
+        name,
+        Level.WARN,
+        found,
+        f"free disk space, or set {_VARIABLES[name]} to a place on another disk",
     )
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.work.workspace_facts import states_folder
+
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
@@ -56,6 +58,7 @@ class Facts:
         remote: the URL of the remote engine, if one is set.
         remote_problem: why it does not answer; None if it does.
         named_remotes: name of each further remote engine -> its URL, and why it does not answer.
+        states: where the states of workspaces lie, or would lie.
     """
 
     python: tuple[int, int, int]
@@ -69,6 +72,7 @@ class Facts:
     gpus: tuple[str, ...] = ()
     cache: Space
     data: Space
+    states: Space
     sqlite_version: tuple[int, ...] = ()
     has_fts5: bool = True
     store_url: str = ""
@@ -111,6 +115,7 @@ def gather_facts(settings: Settings) -> Facts:
         gpus=_gpus(),
         cache=_space(cache),
         data=_space(Path(default_store().removeprefix("sqlite:///")).parent),
+        states=_space(states_folder(settings)),
         sqlite_version=sqlite3.sqlite_version_info,
         has_fts5=_has_fts5(),
         store_url=store_url,

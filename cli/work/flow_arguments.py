@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -210,6 +210,33 @@ def parameters_of(flow: Flow[..., Any], *, taken: Collection[str]) -> list[FlowP
             )
         )
     return found
+
+
+def named_arguments(flow: Flow[..., Any], typed: Sequence[str]) -> dict[str, Any]:
+    """Arguments of a flow that were typed as NAME=VALUE, by the names of its parameters.
+
+    A parameter that takes several values is typed several times.
+
+    Raises:
+        BadInput: the flow has no such parameter, or the value does not fit.
+    """
+    parameters = {each.option: each for each in parameters_of(flow, taken=())} if typed else {}
+    values: dict[str, list[str]] = {}
+    for each in typed:
+        name, equals, value = each.partition("=")
+        option = name.strip("-").replace("_", "-")
+        if not equals or option not in parameters:
+            known = ", ".join(f"{option}=" for option in parameters) or "none"
+            raise BadInput(f"{each}: give arguments as NAME=VALUE; flow {flow.name} has {known}")
+        values.setdefault(option, []).append(value)
+    arguments: dict[str, Any] = {}
+    for option, texts in values.items():
+        parameter = parameters[option]
+        if parameter.shape is not Shape.REPEATED and len(texts) > 1:
+            raise BadInput(f"{option}= is given twice, and takes one value")
+        read: str | list[str] = texts if parameter.shape is Shape.REPEATED else texts[0]
+        arguments[parameter.name] = parameter.read(read)
+    return arguments
 
 
 def _type_of(default: object) -> Any:

@@ -54,6 +54,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def origin_of(run: RunRecord) -> str:
+    """Where a run was forked from: "fork of run 3f2a at plan"; "" if it was not forked."""
+    origin = run.forked_from
+    return "" if origin is None else one_line(f"fork of run {origin['run']} at {origin['at']}")
+
+
 def error_of(record: RunRecord | StepRecord | CallRecord) -> str:
     """Type and message of the error that ended a run, step or call; "" if none or cancelled."""
     if not record.error_type or record.status is Status.CANCELLED:

@@ -67,29 +67,42 @@ class Arguments:
 
     @classmethod
     def load(
-        cls, body: Callable[..., Any], data: bytes, *, given: Arguments | None = None
+        cls,
+        body: Callable[..., Any],
+        data: bytes,
+        *,
+        given: Arguments | None = None,
+        replaced: Mapping[str, Any] | None = None,
     ) -> Arguments:
         """The arguments that `dump` or `dump_partly` recorded.
 
         Args:
             given: those that were left out are taken from these.
+            replaced: parameter names with values to use instead of what was recorded.
         Raises:
             ArgumentsNotRecorded: some were left out, and are not given.
             ResultUnreadable: the function's parameters, or their types, have changed.
+            TypeError: a value is to replace that of a parameter which does not exist.
         """
         signature, hints = inspect.signature(body), hints_of(body)
+        replaced = replaced or {}
+        if unknown := replaced.keys() - signature.parameters.keys():
+            names, known = ", ".join(sorted(unknown)), ", ".join(signature.parameters) or "none"
+            raise TypeError(f"no parameter {names}: the flow's parameters are {known}")
         named = json.loads(data)
-        omitted = named.pop(_OMITTED, [])
+        omitted = [name for name in named.pop(_OMITTED, []) if name not in replaced]
         bound = signature.bind_partial()
         for name, value in named.items():
-            bound.arguments[name] = _codec(body, name, hints).load(json.dumps(value).encode())
+            if name not in replaced:
+                bound.arguments[name] = _codec(body, name, hints).load(json.dumps(value).encode())
+        bound.arguments |= replaced
         if omitted:
             if given is None:
                 raise ArgumentsNotRecorded(omitted)
             again = signature.bind(*given.args, **given.kwargs).arguments
             bound.arguments |= {name: again[name] for name in omitted if name in again}
-            in_order = [name for name in signature.parameters if name in bound.arguments]
-            bound.arguments = {name: bound.arguments[name] for name in in_order}
+        in_order = [name for name in signature.parameters if name in bound.arguments]
+        bound.arguments = {name: bound.arguments[name] for name in in_order}
         return cls(bound.args, bound.kwargs)
 
 

@@ -97,6 +97,20 @@ def branch_prefix(number: int) -> str:
     return f"{number}:" if number > 1 else ""
 
 
+def split_branch(key: str) -> tuple[str, str]:
+    """A key without its innermost branch mark, and that mark; "" if it has none."""
+    if not key.endswith("]"):
+        return key, ""
+    start = key.rindex("[")
+    return key[:start], key[start + 1 : -1]
+
+
+def gather_number(mark: str) -> int | None:
+    """Which gather of its path a branch mark belongs to, from 1; None: it is no gather's."""
+    match = re.fullmatch(r"(?:(\d+):)?\d+", mark)
+    return None if match is None else int(match[1] or 1)
+
+
 def parent_key(path: str) -> str:
     """The key (`StepPath.key`) of the path that a step began from."""
     above, _, last = path.rpartition("/")

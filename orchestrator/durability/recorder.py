@@ -69,12 +69,21 @@ class RunRecorder:
         self.writer = JournalWriter(store, run_id, wall=clock.wall)
         self.order = OutcomeOrder(run_id)
 
-    async def run_started(self, record: RunRecord, *, arguments: bytes | None) -> None:
-        """Record a run's start, before any of its work begins."""
+    async def run_started(
+        self, record: RunRecord, *, arguments: bytes | None, history: Work | None = None
+    ) -> None:
+        """Record a run's start, before any of its work begins.
+
+        Args:
+            history: writes in the same transaction what the run has from another one; it raises if
+                it cannot have that.
+        """
 
         async def write(tx: Transaction) -> None:
             payload = await self.data.put_json(tx, arguments)
             await tx.runs.add(replace(record, input_payload=payload))
+            if history is not None:
+                await history(tx)
 
         async def cancelled(error: asyncio.CancelledError) -> None:
             ended_at, elapsed_s = self._clock.wall(), self._since_start_s()
@@ -176,7 +185,8 @@ class RunRecorder:
 
         async def write(tx: Transaction) -> None:
             nonlocal answered
-            await tx.journal.number_outcome(self._run_id, question.path, number)
+            read_s = self._since_start_s()
+            await tx.journal.number_outcome(self._run_id, question.path, number, read_s=read_s)
             if question.stops_clock:
                 await tx.runs.clock_stopped(self._run_id, self._clock.stopped_s)
             answered = await tx.journal.get(self._run_id, question.path)

@@ -43,6 +43,8 @@ class RecordedSteps:
         forget: called with the paths of steps, to delete their records.
         allow_changed: where the flow begins another step than is recorded, forget the recorded
             one and all that followed it, instead of raising FlowChanged.
+        not_compared: the arguments of steps with outcomes up to this number are not compared: they
+            are those of the run that this one was forked from.
     """
 
     def __init__(
@@ -54,11 +56,13 @@ class RecordedSteps:
         order: OutcomeOrder | None = None,
         forget: Callable[[Sequence[str]], None] = lambda _: None,
         allow_changed: bool = False,
+        not_compared: int = -1,
     ) -> None:
         self._run_id = run_id
         self._order = order or OutcomeOrder(run_id)
         self._forget = forget
         self._allow_changed = allow_changed
+        self._not_compared = not_compared
         self._by_path = {step.path: step for step in steps}
         self._by_place: dict[str, dict[int, StepRecord]] = defaultdict(dict)
         for step in steps:
@@ -101,7 +105,9 @@ class RecordedSteps:
             self._forget_changed(key, recorded, now)
             return None
         is_compared = (
-            None not in (arguments, recorded.arguments) and _WRAP_UP_MARK not in step_path.text
+            None not in (arguments, recorded.arguments)
+            and _WRAP_UP_MARK not in step_path.text
+            and not is_up_to(recorded, self._not_compared)
         )
         if is_compared and arguments != recorded.arguments:
             if recorded.effects is Effects.EXTERNAL and not _has_known_outcome(recorded):
@@ -247,6 +253,11 @@ def answers_to_ask_again(steps: Sequence[StepRecord], calls: Sequence[CallRecord
         and last_status.get(step.path) is Status.CANCELLED
         and (step.finished_s or 0.0) > last_began_s
     }
+
+
+def is_up_to(step: StepRecord, outcome_number: int) -> bool:
+    """Whether a step has an outcome with at most this number."""
+    return step.outcome_number is not None and step.outcome_number <= outcome_number
 
 
 def _has_known_outcome(step: StepRecord) -> bool:

@@ -27,12 +27,12 @@ class UserData:
 
     def __init__(self, store: Store, *, durable: bool, record_text: bool) -> None:
         self._store = store
-        self._durable = durable
+        self.is_durable = durable
         self._record_text = record_text
 
     async def put_json(self, tx: Transaction, data: bytes | None) -> str | None:
         """Store a payload of JSON and return its hash; None without data or if not durable."""
-        if not self._durable or data is None:
+        if not self.is_durable or data is None:
             return None
         return await tx.payloads.put(encoded(self._store.codec, data, JSON), media_type=JSON)
 
@@ -48,7 +48,7 @@ class UserData:
         self, tx: Transaction, outcome: StepOutcome, result: bytes | None
     ) -> StepOutcome:
         """An outcome with its result, which is stored if it is large."""
-        if result is None or not self._durable:
+        if result is None or not self.is_durable:
             return outcome
         if len(result) > SMALL_BYTES:
             return replace(outcome, result_payload=await self.put_json(tx, result))
@@ -56,7 +56,7 @@ class UserData:
 
     def value(self, step: StepRecord) -> StepRecord | None:
         """A step of kind VALUE as it is stored; None if it is not."""
-        if not self._durable:
+        if not self.is_durable:
             return None
         assert step.result is not None, "a value is never without a result"
         return replace(step, result=encoded(self._store.codec, step.result, JSON))

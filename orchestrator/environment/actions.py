@@ -48,6 +48,9 @@ class Action:
         beside: states of other workspaces that went into it: edges from them are recorded too.
         is_observed: whether it may change the workspace; else that is neither mounted nor read.
         checkpoint: the name of the checkpoint that it makes; None: it makes none.
+        keeps: the state of that checkpoint, given the result; None: the state that it leaves.
+        leaves: the state that it leaves, given the result; None: the one that is shown then.
+        note: what else its edge says, given the result.
     """
 
     spec: StepSpec
@@ -58,6 +61,14 @@ class Action:
     beside: Sequence[str] = ()
     is_observed: bool = True
     checkpoint: str | None = None
+    keeps: Callable[[Any], str] | None = None
+    leaves: Callable[[Any], str] | None = None
+    note: Callable[[Any], str] | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The name of the checkpoint, if that is the state that it leaves."""
+        return self.checkpoint if self.keeps is None else None
 
 
 async def run_action(
@@ -82,7 +93,7 @@ async def run_action(
         with position.acting(spec.name):
             async with _Transaction(position, action, path=os.urandom(8).hex()) as transaction:
                 value = await work()
-                await transaction.commit()
+                await transaction.commit(value)
             return value
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
@@ -99,8 +110,8 @@ async def run_action(
             with using_context(step.context):
                 value = await work()
             outcome["result"], value = spec.codec.round_trip(value)
-            after = await transaction.commit()
-            outcome["environment"] = _change(step, position, action, before, after)
+            after = await transaction.commit(value)
+            outcome["environment"] = _change(step, position, action, value, before, after)
         return value
 
 
@@ -111,38 +122,45 @@ class _Transaction:
         self._position = position
         self._action = action
         self._path = path
-        self._before = position.state
+        self._before = self._after = position.state
 
     async def __aenter__(self) -> Self:
         if self._action.is_observed:
             await self._position.mount()
         return self
 
-    async def commit(self) -> str:
-        """Store the state that the action has left, which is the workspace's from now on.
+    async def commit(self, value: Any) -> str:
+        """Store the state that the action has left; once the block ends it is the workspace's.
 
+        Args:
+            value: the action's result.
         Returns:
             Its id.
         """
         action, state = self._action, self._before
-        if action.is_observed:
+        if action.leaves is not None:
+            state = action.leaves(value)
+        elif action.is_observed:
             state = (await self._position.mounting.live.capture()).id
-        if action.kind is not EdgeKind.REWIND:
+        self._after = state
+        return state
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        action = self._action
+        if error is not None:
+            if action.is_observed:
+                await until_done(self._position.mounting.roll_back(self._before))
+        elif action.kind is not EdgeKind.REWIND:
             moment = Moment(
                 self._path,
                 action.spec.name,
-                state,
+                self._after,
                 action.spec.effects,
-                label=action.checkpoint,
+                label=action.label,
                 repeat=action.repeat,
                 compensate=action.compensate,
             )
             self._position.history.add(moment)
-        return state
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and self._action.is_observed:
-            await until_done(self._position.mounting.roll_back(self._before))
 
 
 async def until_done(work: Awaitable[R]) -> R:
@@ -166,7 +184,7 @@ def _remember_replayed(position: Position, action: Action, step: Replayed) -> No
     elif step.record.workspace is not None:
         position.history.describe(
             step.record.path,
-            label=action.checkpoint,
+            label=action.label,
             repeat=action.repeat,
             compensate=action.compensate,
         )
@@ -180,12 +198,13 @@ def _recorded(step: NewStep) -> AbstractAsyncContextManager[dict[str, Any]]:
 
 
 def _change(
-    step: NewStep, position: Position, action: Action, before: str, after: str
+    step: NewStep, position: Position, action: Action, value: Any, before: str, after: str
 ) -> StateChange:
-    """What is recorded of an action beside its outcome."""
+    """What is recorded of an action beside its outcome, given its result."""
     run, record, home = step.context.run, step.record, position.mounting.home
+    kept = after if action.keeps is None else action.keeps(value)
     changed = changed_between(home, before, after)
-    note = None
+    note = None if action.note is None else action.note(value)
     if record.effects is Effects.PURE and before != after:
         note = f"{record.name} is declared as pure, and changed files or the shell"
         logger.warning("%s: %s: %s", record.path, note, ", ".join(changed.paths[:10]))
@@ -199,7 +218,7 @@ def _change(
         after,
         attribute=Revertibility.EXTERNAL if is_external else Revertibility.REVERTIBLE,
         seconds=run.since_start_s() - record.started_s,
-        changed=changed.paths,
+        changed=changed.paths if run.recorder.data.is_durable else (),
         num_changed=changed.num_changed,
         num_added=changed.num_added,
         num_removed=changed.num_removed,
@@ -211,15 +230,15 @@ def _change(
         StateEdgeRecord(run.id, record.path, number, action.kind, state, after)
         for number, state in enumerate(action.beside, start=1)
     ]
-    checkpoint = None
+    checkpoint, new = None, sorted({after, kept} - {before})
     if action.checkpoint is not None:
         at_s = run.since_start_s()
         checkpoint = CheckpointRecord(
-            run.id, record.path, action.checkpoint, position.name, after, at_s
+            run.id, record.path, action.checkpoint, position.name, kept, at_s
         )
     return StateChange(
         state_after=after,
-        states=[] if after == before else [state_record(home.states, after, run.clock.wall())],
+        states=[state_record(home.states, each, run.clock.wall()) for each in new],
         edges=[edge, *beside],
         checkpoint=checkpoint,
     )

@@ -12,17 +12,23 @@ from typing import Literal
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.environment.environments import Backend, WorkspaceKind
+from orchestrator.environment.errors import BaseRefused
 from orchestrator.environment.files.base_listing import list_base
 from orchestrator.environment.history import History, Moment
 from orchestrator.environment.homes import Home, home_at
 from orchestrator.environment.merging.base_check import checked_base
-from orchestrator.environment.mounting import Mounting
+from orchestrator.environment.mounting import Mounting, require_same_base
 from orchestrator.environment.position import Position
 from orchestrator.environment.state_changes import state_record
-from orchestrator.environment.states import Base, Service, State
+from orchestrator.environment.states.stored_states import Base, Service, State
 from orchestrator.environment.trees.tree import Confinement, WorkspaceLimits
 from orchestrator.environment.workspace import Workspace
-from orchestrator.execution.context import CallContext, LiveRun, current_context_or_none
+from orchestrator.execution.context import (
+    CallContext,
+    EnvironmentsPlace,
+    LiveRun,
+    current_context_or_none,
+)
 from orchestrator.execution.step_execution import (
     Replayed,
     StepSpec,
@@ -57,6 +63,7 @@ def workspace(
     durability: Durability = "process",
     name: str | None = None,
     backend: Backend | None = None,
+    state: str | None = None,
 ) -> Workspace:
     """A view of a folder in which all changes stay, with a shell: `async with workspace(...)`.
 
@@ -78,11 +85,15 @@ def workspace(
         name: of the workspace in its run; by default the folder's.
         backend: "overlay", or "copies" of the folder, which are slower, at another path, and work
             where the system refuses user namespaces; by default the better one that works.
+        state: the id of a stored state of the folder in which it begins, such as `former` of an
+            apply; by default the folder as it is.
     Raises:
         BaseRefused, when it begins: the folder is missing, is `/` or the home folder, or holds the
             store.
+        StateLost, BaseChanged, when it begins in a state: it is not stored any more, or the folder
+            has changed since.
     """
-    folder = Path(base).expanduser().absolute()
+    folder = Path(base).expanduser().absolute() if os.fspath(base) else ""
     confinement = Confinement(
         network=network,
         hide=tuple(str(Path(each).expanduser().absolute()) for each in hide),
@@ -92,32 +103,62 @@ def workspace(
         services = [Service(name, command) for name, command in services.items()]
     beginning = Beginning(
         WorkspaceKind(str(folder), confinement, tuple(own), backend),
-        name or folder.name,
+        name or Path(folder).name,
         tuple(services),
         durability == "disk",
+        state=state,
     )
     return Workspace(beginning)
 
 
 class Beginning:
-    """What a workspace and its forks begin with, and the run that they belong to."""
+    """What a workspace and its forks begin with, and the run that they belong to.
+
+    Args:
+        state: the id of the stored state in which it begins; None: the base as it is, with these
+            services.
+        place: where the states are, of a workspace outside of a run; None: where the settings say.
+    """
 
     def __init__(
-        self, kind: WorkspaceKind, name: str, services: tuple[Service, ...], durable: bool
+        self,
+        kind: WorkspaceKind,
+        name: str,
+        services: tuple[Service, ...],
+        durable: bool,
+        *,
+        state: str | None = None,
+        place: EnvironmentsPlace | None = None,
     ) -> None:
         self._kind = kind
         self._name = name
         self._services = services
         self._durable = durable
+        self._state = state
+        self._place = place
         self._run: LiveRun | None = None
         self._home: Home | None = None
         self._names: set[str] = set()
 
+    def anew(
+        self, state: str | None = None, *, place: EnvironmentsPlace | None = None
+    ) -> Beginning:
+        """For another workspace of the same kind; see the arguments of this class."""
+        parts = self._kind, self._name, self._services, self._durable
+        return Beginning(*parts, state=state, place=place)
+
     async def begin(self, workspace: Workspace) -> None:
-        """Record a workspace's beginning, or take over the recorded one."""
+        """Record a workspace's beginning, or take over the recorded one.
+
+        Raises:
+            BaseRefused: the folder cannot be a base, or the given state is one of another folder.
+            StateLost: the given state is not stored any more, or damaged.
+            BaseChanged: the base is not as it was when the given state's workspace began.
+        """
         context = current_context_or_none()
         self._run = None if context is None else context.run
-        self._home = home_at(None if self._run is None else self._run.environments, self._durable)
+        place = self._place if self._run is None else self._run.environments
+        self._home = home_at(place, self._durable)
         try:
             if context is None:
                 begun, is_new, path = await self._new(), True, "begin"
@@ -158,14 +199,15 @@ class Beginning:
         return self._names if run is None else set(run.workspaces) | run.recorded_steps.workspaces
 
     async def _new(self) -> Begun:
-        state = await asyncio.to_thread(self._first_state)
+        first_state = self._base_state if self._state is None else self._given_state
+        state = await asyncio.to_thread(first_state)
         name, number, taken = self._name, 1, self._taken()
         while name in taken:
             number += 1
             name = f"{self._name}-{number}"
         return Begun(name, state.id)
 
-    def _first_state(self) -> State:
+    def _base_state(self) -> State:
         assert self._home is not None
         environments = self._home.environments
         folder = checked_base(self._kind.base, environments.root.path, environments.store)
@@ -174,8 +216,22 @@ class Beginning:
         base = Base(str(folder), listing.identity, stored)
         return environments.states.add(base, {}, "", self._services)
 
+    def _given_state(self) -> State:
+        assert self._home is not None
+        assert self._state is not None
+        environments = self._home.environments
+        folder = checked_base(self._kind.base, environments.root.path, environments.store)
+        state = environments.states.get(self._state)
+        if state.base.path != str(folder):
+            reason = f"the state {state.id[:12]} in which it is to begin is one of"
+            raise BaseRefused(str(folder), f"{reason} {state.base.path!r}")
+        environments.states.verify(state)
+        require_same_base(environments, state)
+        return state
+
     async def _recorded(self, context: CallContext) -> tuple[Begun, bool, str]:
-        arguments = digest_of(self._kind.base, self._name, *map(str, self._services))
+        given = [] if self._state is None else [self._state]
+        arguments = digest_of(self._kind.base, self._name, *map(str, self._services), *given)
         spec = StepSpec("workspace", StepKind.STEP, _BEGUN, Effects.ENV, arguments=arguments)
         step = await begin_or_replay(context, spec)
         if isinstance(step, Replayed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,9 +14,10 @@ from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Files
 from orchestrator.environment.live_workspace import LiveWorkspace, variables_for
-from orchestrator.environment.managed_root import ManagedRoot
-from orchestrator.environment.states import State, States
+from orchestrator.environment.states.managed_root import ManagedRoot
+from orchestrator.environment.states.stored_states import State, States
 from orchestrator.environment.trees.copy_tree import CopyTree
+from orchestrator.environment.trees.enforcement import GAPS
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.overlay_tree import OverlayTree
 from orchestrator.environment.trees.sandbox_client import shared_zygote
@@ -50,8 +52,14 @@ class WorkspaceKind:
 class _Waiting:
     """A mounted tree with a shell that has done nothing."""
 
+    folder: LiveFolder
     tree: Tree
     shell: Shell
+
+    async def close(self) -> None:
+        """End it."""
+        self.shell.abandon()
+        await self.tree.close()
 
 
 class Environments:
@@ -86,18 +94,14 @@ class Environments:
             ServiceFailed: a service of the state could not be started.
         """
         files = self.states.files(state)
-        waiting = self._waiting.setdefault(kind, [])
         try:
-            if waiting:
-                held = await waiting.pop(0)
-                await held.tree.mount(files)
-            else:
-                held = await self._prepare(kind, files)
+            held = await self._mounted(kind, files) or await self._prepare(kind, files)
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         live = LiveWorkspace(
             held.tree,
             held.shell,
+            folder=held.folder,
             states=self.states,
             confinement=kind.confinement,
             own=kind.own,
@@ -121,8 +125,21 @@ class Environments:
         self._waiting.clear()
         for held in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(held, _Waiting):
-                held.shell.abandon()
-                await held.tree.close()
+                await held.close()
+
+    async def _mounted(self, kind: WorkspaceKind, files: Files) -> _Waiting | None:
+        """A waiting sandbox that shows files now; None: none is alive."""
+        waiting = self._waiting.setdefault(kind, [])
+        while waiting:
+            with suppress(SandboxFailed):  # it was killed while it waited
+                held = await waiting.pop(0)
+                try:
+                    await held.tree.mount(files)
+                except BaseException:
+                    await held.close()
+                    raise
+                return held
+        return None
 
     async def _prepare(self, kind: WorkspaceKind, files: Files) -> _Waiting:
         backend = kind.backend or self.backend
@@ -132,9 +149,15 @@ class Environments:
             held = await self._prepare_by("overlay", kind, files)
             self.backend = "overlay"
         except SandboxFailed as error:
+            if error.has_died:  # it was killed: that is no reason for copies from now on
+                raise
             held = await self._prepare_by("copies", kind, files)
             self.backend = "copies"
-            logger.warning("workspaces are copies of their bases here, as overlays fail: %s", error)
+            gaps = [GAPS[each] for each in held.tree.sandbox.enforcement.not_enforced]
+            logger.warning(
+                "workspaces are copies of their bases here, as overlays fail: %s%s",
+                *(error, "".join(f"; {gap}" for gap in gaps)),
+            )
         return held
 
     async def _prepare_by(self, backend: Backend, kind: WorkspaceKind, files: Files) -> _Waiting:
@@ -152,7 +175,7 @@ class Environments:
         except BaseException:
             await (tree.close() if tree is not None else asyncio.to_thread(live.close))
             raise
-        return _Waiting(tree, shell)
+        return _Waiting(live, tree, shell)
 
     def _stacks_of(self, base: BaseFolder) -> LayerStacks:
         stacks = LayerStacks(self.root.layers, self.root.blobs, base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 from orchestrator.environment.conflicts import Conflict
@@ -13,6 +14,11 @@ class SandboxFailed(OrchestrateError):
 
     def __init__(self, reason: str, number: int | None = None) -> None:
         super().__init__(reason, number)
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it was killed, which says nothing of what the system allows."""
+        return bool(self.args[1] == errno.ESRCH)
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -27,6 +33,15 @@ class StateLost(OrchestrateError):
     def __str__(self) -> str:
         state, reason = self.args
         return f"state {state[:12]} cannot be shown: {reason}"
+
+
+class StateDiscarded(StateLost):
+    """A state was given up: its files are no longer kept, and it is not computed again."""
+
+    def __init__(
+        self, state: str, reason: str = "it was given up by `orchestrate discard`"
+    ) -> None:
+        super().__init__(state, reason)
 
 
 class ShellBusy(OrchestrateError):

@@ -12,7 +12,7 @@ REWIND = "ws.rewind"
 """The name of the steps that bring back a former state."""
 
 Repeat = Callable[[Any], Awaitable[Any]]
-"""Does an action again in a Workspace that is in the state before it."""
+"""Does an action again, given the Position of a workspace that is in the state before it."""
 
 Compensate = Callable[[], Awaitable[Any]]
 """Takes back an effect on the outside world."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from orchestrator.environment.environments import Environments
+from orchestrator.environment.states.root_owners import add_owner
 from orchestrator.execution.context import EnvironmentsPlace
 from orchestrator.settings import read_settings
 
@@ -38,7 +39,9 @@ def home_at(place: EnvironmentsPlace | None, durable: bool) -> Home:
         place: None: that of the store that the settings name.
     """
     if place is None:
-        from orchestrator.environment.location import environments_place  # imports SQLAlchemy
+        from orchestrator.environment.states.location import (
+            environments_place,
+        )  # imports SQLAlchemy
 
         settings = read_settings()
         place = environments_place(settings.store, settings.environments)
@@ -46,6 +49,7 @@ def home_at(place: EnvironmentsPlace | None, durable: bool) -> Home:
     home = _homes.get(key)
     if home is None:
         place.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        add_owner(place.root, place.url)
         home = _homes[key] = Home(key)
     home.use()
     return home

@@ -6,18 +6,29 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 
+from orchestrator.cancellation import run_to_completion
 from orchestrator.environment.completed import TIMED_OUT, Completed
-from orchestrator.environment.errors import OutsideWorkspace, ShellBusy, StateLost, WorkspaceFull
-from orchestrator.environment.states import Base, Service, State, States
+from orchestrator.environment.errors import (
+    OutsideWorkspace,
+    SandboxFailed,
+    ShellBusy,
+    StateLost,
+    WorkspaceFull,
+)
+from orchestrator.environment.states.stored_states import Base, Service, State, States
+from orchestrator.environment.trees.enforcement import Enforcement
+from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.output import OnOutput, Output
 from orchestrator.environment.trees.programs import run_program
 from orchestrator.environment.trees.sandbox_client import Process
 from orchestrator.environment.trees.services import RunningServices
 from orchestrator.environment.trees.shell import Shell, ShellExited
 from orchestrator.environment.trees.shell_state import quoted
+from orchestrator.environment.trees.terminals import run_terminal
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
 
 OUTPUT_BYTES = 1 << 20
@@ -41,12 +52,14 @@ class LiveWorkspace:
         tree: Tree,
         shell: Shell,
         *,
+        folder: LiveFolder,
         states: States,
         confinement: Confinement,
         own: Sequence[str] = (),
     ) -> None:
         self._tree = tree
         self._shell = shell
+        self._folder = folder
         self._states = states
         self._confinement = confinement
         self._own = own
@@ -64,10 +77,20 @@ class LiveWorkspace:
         """The folder that it is a view of."""
         return self.state.base
 
+    @property
+    def enforcement(self) -> Enforcement:
+        """What holds its programs."""
+        return self._tree.sandbox.enforcement
+
     async def begin(self, state: State) -> None:
         """Take over a tree that shows a state's files already, with a shell that is new."""
         self.state = state
+        self.name([state.id])
         await self._continue()
+
+    def name(self, states: Iterable[str]) -> None:
+        """Keep states from the garbage collection as long as this is open."""
+        self._folder.use_states(states)
 
     async def show(self, state: State) -> None:
         """Show a state: its files, a shell as it was, its services. All that runs is ended.
@@ -84,6 +107,7 @@ class LiveWorkspace:
         try:
             await self._tree.mount(files)
             self.state = state
+            self.name([state.id])
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         finally:
@@ -108,13 +132,14 @@ class LiveWorkspace:
         """
         before = self.state
         self.seen = await self._tree.read(self._states.keep, idle=self._idle())
-        shell = self._to_base(await self._shell.state()) if self._is_shell_used else before.shell
+        shell = await self._shell_state()
         self._require_room(self.seen)
         if shell == f"cd -- {quoted(before.base.path)}\n":
             shell = ""
         self.state = self._states.add(
             before.base, self.seen.manifest, shell, self._services.services
         )
+        self.name([self.state.id])
         self._is_shell_used = False
         if self._tree.num_changed > _MANY_CHANGES and not await self.busy():
             await self.show(self.state)
@@ -174,9 +199,30 @@ class LiveWorkspace:
             code = exited.args[0]
             await self._restart_shell()
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.ensure_future(self._restart_shell()))
+            await run_to_completion(self._restart_shell())
             raise
         return _completed(command, code, output, began_s)
+
+    async def run_terminal(
+        self, terminal: int, *, prompt: str, variables: Mapping[str, str]
+    ) -> int:
+        """Run an interactive bash that begins as the workspace's shell was captured last.
+
+        Args:
+            terminal: a descriptor, which stays the caller's.
+            prompt: its PS1.
+            variables: beside those of all programs, such as TERM.
+        Returns:
+            Its exit code.
+        """
+        return await run_terminal(
+            self._tree.sandbox,
+            terminal,
+            script=f"{self._shell_script()}PS1={quoted(prompt)}\n",
+            folder=self._tree.place,
+            variables=self._variables | dict(variables),
+            limits=self._confinement.limits.of_program(),
+        )
 
     async def read(self, path: str) -> bytes:
         """The content of a file; raises OSError, OutsideWorkspace."""
@@ -224,8 +270,8 @@ class LiveWorkspace:
             self._is_closed = True
             await self._settled()
             if self._waiting_shell is not None:
-                await asyncio.wait([self._waiting_shell])
-                self._waiting_shell.result().abandon()
+                with suppress(SandboxFailed):
+                    (await self._waiting_shell).abandon()
             self._shell.abandon()
             await self._tree.close()
 
@@ -257,8 +303,8 @@ class LiveWorkspace:
         return former
 
     def _end(self, *work: Awaitable[None]) -> asyncio.Future[list[None]]:
-        """End something beside other work."""
-        ending = asyncio.gather(*work)
+        """End something beside other work; if its sandbox has died, it has ended."""
+        ending = asyncio.gather(*map(_ended, work))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         return ending
@@ -267,11 +313,27 @@ class LiveWorkspace:
         """Wait until all that is to end has ended."""
         await asyncio.gather(*self._ending)
 
+    async def _shell_state(self) -> str:
+        """The script for a shell like this one; if it has ended, as it was captured last."""
+        if self._is_shell_used:
+            try:
+                return self._to_base(await self._shell.state())
+            except ShellExited:
+                await self._restart_shell()
+        return self.state.shell
+
     async def _enter(self) -> None:
         """Give a new shell the state that was captured last."""
-        script = f"cd -- {quoted(self._tree.place)}\n" + self._from_base(self.state.shell)
-        await self._shell.run(script, Output(0))
+        try:
+            await self._shell.run(self._shell_script(), Output(0))
+        except ShellExited as exited:
+            reason = f"bash ended with exit code {exited.args[0]} as it was given its state"
+            raise SandboxFailed(reason) from None
         self._is_shell_used = False
+
+    def _shell_script(self) -> str:
+        """Gives a new shell the state that was captured last, in the workspace if not elsewhere."""
+        return f"cd -- {quoted(self._tree.place)}\n" + self._from_base(self.state.shell)
 
     async def _copy_up(self) -> None:
         """Copy folders into the upper folder whole, so that they can be renamed there."""
@@ -306,6 +368,11 @@ class LiveWorkspace:
 
     def _from_base(self, script: str) -> str:
         return script.replace(self.base.path, self._tree.place)
+
+
+async def _ended(work: Awaitable[None]) -> None:
+    with suppress(SandboxFailed):
+        await work
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.environment.environments import Environments, WorkspaceKind
-from orchestrator.environment.errors import BaseChanged, StateLost
+from orchestrator.environment.errors import BaseChanged, StateDiscarded, StateLost
 from orchestrator.environment.files.base_listing import BaseListing, list_base
 from orchestrator.environment.history import History
 from orchestrator.environment.live_workspace import LiveWorkspace
-from orchestrator.environment.states import State
+from orchestrator.environment.states.stored_states import State
 
 logger = logging.getLogger("orchestrate")
 
@@ -37,26 +37,29 @@ class Mounting:
         assert self._live is not None, "an action mounts it first"
         return self._live
 
-    async def mount(self, history: History, workspace: Any) -> None:
+    async def mount(self, history: History, position: Any) -> None:
         """Show the present state, if it is not shown.
 
         Args:
-            workspace: the Workspace in which actions are done again if the state is lost.
+            position: in which actions are done again if the state is lost.
         Raises:
-            StateLost: it is not stored any more, and cannot be computed again.
+            StateLost: it is not stored any more, and cannot be computed again, or was discarded.
             BaseChanged: the base has changed since the workspace began.
             SandboxFailed, ServiceFailed.
         """
         if self._live is None or self._live.state.id != history.state:
-            await self.show(history, len(history.moments) - 1, workspace)
+            await self.show(history, len(history.moments) - 1, position)
 
-    async def show(self, history: History, index: int, workspace: Any) -> None:
+    async def show(self, history: History, index: int, position: Any) -> None:
         """Show the state of a moment; as `mount`."""
         wanted = history.moments[index].state
         try:
             await self._show(wanted)
+        except StateDiscarded:
+            raise
         except StateLost as lost:
-            await self._compute_again(history, index, workspace, lost)
+            await self._compute_again(history, index, position, lost)
+        self.live.name(moment.state for moment in history.moments)
 
     async def roll_back(self, state_id: str) -> None:
         """Show a state again after an action that failed; raises nothing."""
@@ -79,21 +82,15 @@ class Mounting:
         state = states.get(state_id)
         if not self.is_trusted:
             await asyncio.to_thread(states.verify, state)
-            await asyncio.to_thread(self._require_same_base, state)
+            await asyncio.to_thread(require_same_base, self.home, state)
             self.is_trusted = True
         if self._live is None:
             self._live = await self.home.open(self.kind, state)
         else:
             await self._live.show(state)
 
-    def _require_same_base(self, state: State) -> None:
-        listing = list_base(Path(state.base.path))
-        if listing.identity != state.base.identity:
-            former = BaseListing.from_bytes(self.home.root.blobs.read(state.base.listing))
-            raise BaseChanged(state.base.path, tuple(listing.changed_since(former)))
-
     async def _compute_again(
-        self, history: History, index: int, workspace: Any, lost: StateLost
+        self, history: History, index: int, position: Any, lost: StateLost
     ) -> None:
         """Show the nearest former state that is stored, and do again what led from it."""
         for before, way in history.ways_to(index):
@@ -103,7 +100,7 @@ class Mounting:
                 continue
             for moment in way:
                 assert moment.repeat is not None, "ways lead over what can be repeated"
-                await moment.repeat(workspace)
+                await moment.repeat(position)
             state = await self.live.capture()
             logger.warning(
                 "%s; it was computed again from state %s by %s%s",
@@ -112,3 +109,11 @@ class Mounting:
             )
             return
         raise lost
+
+
+def require_same_base(home: Environments, state: State) -> None:
+    """Raise BaseChanged if the base is not as it was when a state's workspace began."""
+    listing = list_base(Path(state.base.path))
+    if listing.identity != state.base.identity:
+        former = BaseListing.from_bytes(home.root.blobs.read(state.base.listing))
+        raise BaseChanged(state.base.path, tuple(listing.changed_since(former)))

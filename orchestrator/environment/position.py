@@ -19,7 +19,7 @@ class Position:
 
     Attributes:
         name: unique in its run.
-        workspace: the Workspace itself, for actions that are done again.
+        workspace: the Workspace itself, for tools that are called again.
     """
 
     def __init__(self, name: str, mounting: Mounting, history: History, workspace: Any) -> None:
@@ -63,8 +63,8 @@ class Position:
 
     async def mount(self) -> None:
         """Show the present state, if it is not shown; raises as Mounting.mount."""
-        await self.mounting.mount(self.history, self.workspace)
+        await self.mounting.mount(self.history, self)
 
     async def show(self, index: int) -> None:
         """Show the state of a moment; raises as Mounting.mount."""
-        await self.mounting.show(self.history, index, self.workspace)
+        await self.mounting.show(self.history, index, self)

@@ -9,9 +9,13 @@ from orchestrator.environment.environments import Environments
 from orchestrator.environment.files.base_listing import BaseListing, list_base
 from orchestrator.environment.files.folder_scan import FolderScan
 from orchestrator.environment.files.layering import layered
+from orchestrator.environment.files.manifest import Entry, Manifest, parents_of
 from orchestrator.environment.merging.apply_plan import ApplyPlan
 from orchestrator.environment.merging.applying import Applier
-from orchestrator.environment.states import Base, State
+from orchestrator.environment.states.stored_states import Base, State
+
+BEFORE_APPLY = "before apply"
+"""The name of the checkpoint of what an apply has replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class Applied:
         left_out: changes below .git, which were not applied.
         changed_elsewhere: what the folder's user had changed meanwhile, at other paths.
         former: the id of a state that shows the folder as it was; to apply that is to undo.
+        state: the id of the state that was applied, now with what is left of it to apply.
     """
 
     base: str
@@ -34,6 +39,7 @@ class Applied:
     left_out: tuple[str, ...] = ()
     changed_elsewhere: tuple[str, ...] = ()
     former: str = ""
+    state: str = ""
 
 
 def plan_of(home: Environments, state: State, *, git: bool = False) -> ApplyPlan:
@@ -46,9 +52,19 @@ def plan_of(home: Environments, state: State, *, git: bool = False) -> ApplyPlan
     )
 
 
-def apply_state(home: Environments, state: State, *, git: bool = False) -> Applied:
-    """Write a state's changes to its base, all or nothing; raises as `Applier.apply`."""
-    plan = _applier(home).apply(plan_of(home, state, git=git)).plan
+def apply_state(
+    home: Environments, state: State, *, git: bool = False, plan: ApplyPlan | None = None
+) -> Applied:
+    """Write a state's changes to its base, all or nothing; raises as `Applier.apply`.
+
+    Args:
+        plan: from `plan_of`, if it was looked at before.
+    """
+    plan = _applier(home).apply(plan or plan_of(home, state, git=git)).plan
+    listing = list_base(Path(plan.base))
+    base = Base(plan.base, listing.identity, home.root.blobs.add(listing.to_bytes()))
+    former = home.states.add(base, _on_base(home, base, plan.before))
+    left = _on_base(home, base, home.states.manifest(state))
     return Applied(
         base=plan.base,
         added=plan.paths("add"),
@@ -57,17 +73,19 @@ def apply_state(home: Environments, state: State, *, git: bool = False) -> Appli
         mode_changed=plan.paths("mode"),
         left_out=plan.left_out,
         changed_elsewhere=plan.changed_elsewhere,
-        former=_former(home, plan).id,
+        former=former.id,
+        state=home.states.add(base, left, state.shell, state.services).id,
     )
 
 
-def _former(home: Environments, plan: ApplyPlan) -> State:
-    """The state of the base as it is now, in which a workspace shows what it was before."""
-    listing = list_base(Path(plan.base))
-    stored = home.root.blobs.add(listing.to_bytes())
-    base = Base(plan.base, listing.identity, stored)
-    before = FolderScan(entries=plan.before)
-    return home.states.add(base, layered({}, before, home.base_folder(plan.base)))
+def _on_base(home: Environments, base: Base, entries: Manifest) -> dict[str, Entry]:
+    """The canonical manifest of entries on a base."""
+    shown = {
+        path: entry
+        for path, entry in entries.items()
+        if all(entries.get(each) != Entry("gone") for each in parents_of(path))
+    }
+    return layered({}, FolderScan(entries=shown), home.base_folder(base.path))
 
 
 def _applier(home: Environments) -> Applier:

@@ -10,7 +10,7 @@ from blake3 import blake3
 from orchestrator.environment.environments import Environments
 from orchestrator.environment.errors import StateLost
 from orchestrator.environment.merging.differences import differences
-from orchestrator.environment.states import States
+from orchestrator.environment.states.stored_states import States
 from store.state_records import MAX_CHANGED, StateRecord
 
 
@@ -31,7 +31,7 @@ def changed_between(home: Environments, before_id: str, after_id: str) -> Change
         return Changed()
     try:
         before, after = home.states.get(before_id), home.states.get(after_id)
-        if before.files == after.files:
+        if before.files == after.files or before.base != after.base:
             return Changed()
         manifests = home.states.manifest(before), home.states.manifest(after)
     except StateLost:  # it was computed again

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.environment.environments import Environments
+from orchestrator.environment.errors import BaseChanged
 from orchestrator.environment.merging.change_set import ChangeSet, changes_between
 from orchestrator.environment.merging.contents import reader
 from orchestrator.environment.merging.differences import differences
 from orchestrator.environment.merging.merging import merge_shell, merge_sides
 from orchestrator.environment.merging.resolving import OnConflict
-from orchestrator.environment.states import State
+from orchestrator.environment.states.stored_states import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,12 @@ async def merged_state(
 
     Raises:
         StateLost: one of them is not stored any more.
+        BaseChanged: one of them was applied meanwhile, and another one was not.
         MergeConflict, InvalidResolution: as `merge_sides`.
     """
     ancestor, *sides = (home.states.get(each) for each in (ancestor_id, *side_ids))
+    if any(side.base != ancestor.base for side in sides):
+        raise BaseChanged(ancestor.base.path, ())  # one of them was applied meanwhile
     base = home.base_folder(ancestor.base.path)
     merged = await merge_sides(
         home.states.manifest(ancestor),
@@ -54,10 +58,16 @@ async def merged_state(
     return state, MergeResult(merged.merged_paths, is_disputed)
 
 
-def change_set(home: Environments, before: State, after: State, *, text_limit: int) -> ChangeSet:
-    """What differs between two states; raises StateLost, BaseChanged."""
+def change_set(
+    home: Environments, before: State | None, after: State, *, text_limit: int
+) -> ChangeSet:
+    """What differs between two states; raises StateLost, BaseChanged.
+
+    Args:
+        before: None: the base.
+    """
     base = home.base_folder(after.base.path)
-    manifests = home.states.manifest(before), home.states.manifest(after)
+    manifests = {} if before is None else home.states.manifest(before), home.states.manifest(after)
     return changes_between(
         differences(*manifests, base),
         base=after.base.path,

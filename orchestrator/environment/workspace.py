@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection
 from contextvars import ContextVar, Token
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
-from orchestrator.durability.digests import digest_of
-from orchestrator.durability.values import ValueCodec
 from orchestrator.durations import Duration, seconds_of
-from orchestrator.environment.actions import Action, run_action
 from orchestrator.environment.checkpoints import Checkpoint
-from orchestrator.environment.completed import Completed
-from orchestrator.environment.errors import NotRevertible, WorkspaceBusy
+from orchestrator.environment.errors import NotRevertible
 from orchestrator.environment.history import History
-from orchestrator.environment.live_workspace import OUTPUT_BYTES
 from orchestrator.environment.merging.change_set import TEXT_LIMIT, ChangeSet
 from orchestrator.environment.merging.resolving import OnConflict
 from orchestrator.environment.mounting import Mounting
 from orchestrator.environment.position import Position
-from orchestrator.environment.state_applying import Applied, apply_state
+from orchestrator.environment.state_applying import BEFORE_APPLY, Applied, apply_state
 from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
-from orchestrator.environment.states import Service
-from orchestrator.environment.trees.output import OnOutput
-from orchestrator.execution.context import current_context_or_none
-from orchestrator.execution.step_execution import Reconcile, StepSpec
-from store.records import Effects, StepKind
+from orchestrator.environment.workspace_commands import WorkspaceCommands
+from orchestrator.execution.context import EnvironmentsPlace
+from store.records import Effects
 from store.state_records import EdgeKind
 
 R = TypeVar("R")
@@ -36,6 +29,10 @@ _current: ContextVar[Workspace | None] = ContextVar("orchestrate_workspace", def
 
 class Origin(Protocol):
     """What a workspace and its forks began with."""
+
+    def anew(self, state: str | None = None, *, place: EnvironmentsPlace | None = None) -> Origin:
+        """For another workspace of the same kind."""
+        ...
 
     async def begin(self, workspace: Workspace) -> None:
         """Begin the first of them, and place it."""
@@ -59,7 +56,7 @@ def current_workspace() -> Workspace | None:
     return _current.get()
 
 
-class Workspace:
+class Workspace(WorkspaceCommands):
     """Files and a shell, checkpointed, forked, rewound and merged. Made by `workspace` and `fork`.
 
     Each operation that a flow calls is an action: a recorded step, at the end of which the state of
@@ -68,12 +65,10 @@ class Workspace:
     the workspace is in the state that the last of them left.
 
     One action at a time: parts of a flow that run side by side need a fork each.
-
     """
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
-        self._position: Position | None = None
         self._forks: list[Workspace] = []
         self._tokens: list[Token[Workspace | None]] = []
 
@@ -93,144 +88,6 @@ class Workspace:
         """End all that runs in it and in its forks; stored states stay."""
         _current.reset(self._tokens.pop())
         await self.close()
-
-    @property
-    def name(self) -> str:
-        """Its name, unique in its run."""
-        return self.position.name
-
-    @property
-    def base(self) -> str:
-        """The folder that it is a view of; its programs see it at this path."""
-        return self.position.mounting.kind.base
-
-    @property
-    def state(self) -> str:
-        """The id of its present state."""
-        return self.position.history.state
-
-    async def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        folder: str = "",
-        given: str = "",
-        timeout: Duration | None = None,
-        on_output: OnOutput | None = None,
-        output_bytes: int = OUTPUT_BYTES,
-    ) -> Completed:
-        """Run a program of its own; what it starts ends with it.
-
-        Args:
-            command: of bash; or a program with its arguments.
-            folder: where it begins, within the workspace.
-            given: its standard input.
-            timeout: after which it is killed with all that it has started ("60s", or seconds).
-            on_output: called with "stdout" or "stderr" and each piece of it as it comes.
-            output_bytes: how much of each stream is kept; the result says how much was cut.
-        Raises:
-            WorkspaceBusy, StateLost, SandboxFailed.
-        """
-        timeout_s = None if timeout is None else seconds_of(timeout)
-
-        async def work(here: Workspace) -> Completed:
-            return await here.position.mounting.live.run(
-                command,
-                folder=folder,
-                given=given.encode(),
-                timeout_s=timeout_s,
-                on_output=on_output,
-                limit_bytes=output_bytes,
-            )
-
-        return await self._do(
-            "run", work, (command, folder, given), annotation=Completed, is_call=True
-        )
-
-    async def shell(
-        self,
-        command: str,
-        *,
-        timeout: Duration | None = None,
-        on_output: OnOutput | None = None,
-        output_bytes: int = OUTPUT_BYTES,
-    ) -> Completed:
-        """Run a command in the workspace's one bash, which keeps its folder, variables and so on.
-
-        Args:
-            timeout: after which the shell is killed with all that it has started; a new one has
-                the state that was stored last.
-        Raises:
-            WorkspaceBusy, StateLost, SandboxFailed.
-        """
-        timeout_s = None if timeout is None else seconds_of(timeout)
-
-        async def work(here: Workspace) -> Completed:
-            return await here.position.mounting.live.run_in_shell(
-                command, timeout_s=timeout_s, on_output=on_output, limit_bytes=output_bytes
-            )
-
-        return await self._do("shell", work, (command,), annotation=Completed, is_call=True)
-
-    async def read(self, path: str) -> str:
-        """The text of a file, as UTF-8.
-
-        Raises:
-            OSError: it cannot be read.
-            UnicodeDecodeError: it is no text; see read_bytes.
-            OutsideWorkspace: the path leads out of the workspace.
-        """
-
-        async def work(here: Workspace) -> str:
-            return (await here.position.mounting.live.read(path)).decode()
-
-        return await self._do("read", work, (path,), annotation=str)
-
-    async def read_bytes(self, path: str) -> bytes:
-        """The content of a file; raises as `read`."""
-
-        async def work(here: Workspace) -> str:
-            return (await here.position.mounting.live.read(path)).hex()
-
-        return bytes.fromhex(await self._do("read-bytes", work, (path,), annotation=str))
-
-    async def write(self, path: str, content: str | bytes, *, mode: int | None = None) -> None:
-        """Write a file, and the folders that it lies in.
-
-        Args:
-            mode: its permissions, such as 0o755; None: as they are.
-        Raises:
-            OSError, OutsideWorkspace.
-        """
-        data = content.encode() if isinstance(content, str) else content
-
-        async def work(here: Workspace) -> None:
-            await here.position.mounting.live.write(path, data, mode=mode)
-
-        await self._do("write", work, (path, data, mode))
-
-    async def service(
-        self,
-        name: str,
-        command: str,
-        *,
-        ready: str | None = None,
-        timeout: Duration = 30.0,
-    ) -> None:
-        """Start a program that runs beside the others: again in each fork, and in a resumed run.
-
-        Args:
-            ready: a command that succeeds once it serves, such as "curl -s localhost:8000".
-            timeout: how long that may take.
-        Raises:
-            ServiceFailed: it has ended, or is not ready in time.
-        """
-        service = Service(name, command, ready, seconds_of(timeout))
-
-        async def work(here: Workspace) -> None:
-            await here.position.mounting.live.add_service(service)
-
-        await self._do("service", work, (name, command, ready))
 
     async def checkpoint(self, name: str = "") -> Checkpoint:
         """Name the present state, to come back to it."""
@@ -264,12 +121,14 @@ class Workspace:
         if n < 1:
             raise ValueError(f"{n} forks: give at least 1")
 
-        async def work(here: Workspace) -> list[str]:
-            await here.position.mounting.live.require_quiet()
-            here.position.mounting.home.expect(here.position.mounting.kind, n)
+        async def work(here: Position) -> list[str]:
+            await here.mounting.live.require_quiet()
+            here.mounting.home.expect(here.mounting.kind, n)
             return self._origin.free_names(here.name, n)
 
-        names = await self._do("fork", work, (n,), EdgeKind.FORK, annotation=list[str])
+        names = await self._do(
+            "fork", work, (n,), EdgeKind.FORK, annotation=list[str], note=", ".join
+        )
         forks = []
         for name in names:
             fork = Workspace(self._origin)
@@ -309,14 +168,14 @@ class Workspace:
         theirs = [other.state for other in others]
         timeout_s = None if timeout is None else seconds_of(timeout)
 
-        async def work(here: Workspace) -> MergeResult:
+        async def work(here: Position) -> MergeResult:
             sides = [here.state, *theirs]
             state, result = await merged_state(
-                here.position.mounting.home, ancestor, sides, on_conflict=on_conflict
+                here.mounting.home, ancestor, sides, on_conflict=on_conflict
             )
-            await here.position.mounting.live.show(state)
+            await here.mounting.live.show(state)
             if check is not None:
-                (await here.position.mounting.live.run(check, timeout_s=timeout_s)).check()
+                (await here.mounting.live.run(check, timeout_s=timeout_s)).check()
             return result
 
         merged = await self._do(
@@ -341,8 +200,8 @@ class Workspace:
             raise ValueError(f"workspace {fork.name} is no open fork of {self.name}")
         state = fork.state
 
-        async def work(here: Workspace) -> None:
-            await here.position.mounting.live.show(here.position.mounting.home.states.get(state))
+        async def work(here: Position) -> None:
+            await here.mounting.live.show(here.mounting.home.states.get(state))
 
         await self._do("adopt", work, (state,), EdgeKind.ADOPT, may_repeat=False, beside=[state])
         self.position.history.adopt(fork.position.history)
@@ -357,17 +216,11 @@ class Workspace:
             text_limit: characters of the unified diff; the rest is left out, and it says so.
         """
         index = 0 if since is None else self._index_of(since)
-        states = self.position.mounting.home.states
-        before, after = (
-            states.get(each) for each in (self.position.history.moments[index].state, self.state)
-        )
-        return await asyncio.to_thread(
-            change_set, self.position.mounting.home, before, after, text_limit=text_limit
-        )
+        return await self._changes(self.position.history.moments[index].state, text_limit)
 
     async def changeset(self, *, text_limit: int = TEXT_LIMIT) -> ChangeSet:
         """What differs from the base."""
-        return await self.diff(text_limit=text_limit)
+        return await self._changes(None, text_limit)
 
     async def apply(self, *, git: bool = False) -> Applied:
         """Write the changes to the base: an effect on the outside world.
@@ -382,8 +235,8 @@ class Workspace:
             ApplyFailed: the disk is full, for example; what was written is taken back.
         """
 
-        async def work(here: Workspace) -> Applied:
-            home = here.position.mounting.home
+        async def work(here: Position) -> Applied:
+            home = here.mounting.home
             state = home.states.get(here.state)
             return await asyncio.to_thread(apply_state, home, state, git=git)
 
@@ -396,6 +249,10 @@ class Workspace:
             may_repeat=False,
             effects=Effects.EXTERNAL,
             reconcile=_nothing_known,
+            checkpoint=BEFORE_APPLY,
+            is_observed=False,
+            keeps=lambda applied: applied.former,
+            leaves=lambda applied: applied.state,
         )
 
     async def discard(self) -> None:
@@ -409,53 +266,30 @@ class Workspace:
         await self._origin.end(self.position)
 
     @property
-    def position(self) -> Position:
-        """For the modules of this package: its files, processes and states."""
-        if self._position is None:
-            raise RuntimeError("a workspace begins with `async with workspace(...) as ws`")
-        return self._position
+    def has_begun(self) -> bool:
+        """Whether it was entered, or is a fork."""
+        return self._position is not None
+
+    def anew(
+        self, state: str | None = None, *, place: EnvironmentsPlace | None = None
+    ) -> Workspace:
+        """For the modules of this package: another one with the same options, which begins later.
+
+        Args:
+            state, place: as of Beginning.
+        """
+        return Workspace(self._origin.anew(state, place=place))
 
     def place(self, name: str, mounting: Mounting, history: History) -> None:
         """For the modules of this package: it has begun."""
         self._position = Position(name, mounting, history, self)
         self._origin.register(self._position)
 
-    async def _do(
-        self,
-        name: str,
-        work: Callable[[Workspace], Awaitable[R]],
-        arguments: Sequence[object],
-        kind: EdgeKind = EdgeKind.ACTION,
-        *,
-        annotation: Any = None,
-        is_call: bool = False,
-        may_repeat: bool = True,
-        effects: Effects = Effects.ENV,
-        reconcile: Reconcile | None = None,
-        beside: Sequence[str] = (),
-        checkpoint: str | None = None,
-    ) -> R:
-        """One operation: a part of the action around it, or an action of its own."""
-        position = self.position
-        if position.is_acting:
-            if kind is not EdgeKind.ACTION:
-                raise WorkspaceBusy(position.name, position.at_work)
-            return await work(self)
-        action = Action(
-            StepSpec(
-                f"ws.{name}",
-                StepKind.TOOL if is_call else StepKind.STEP,
-                ValueCodec(f"{name} of a workspace", annotation),
-                effects,
-                reconcile=reconcile,
-                arguments=digest_of(position.name, *arguments),
-            ),
-            kind=kind,
-            repeat=work if may_repeat else None,
-            beside=beside,
-            checkpoint=checkpoint,
-        )
-        return await run_action(current_context_or_none(), position, action, lambda: work(self))
+    async def _changes(self, since: str | None, text_limit: int) -> ChangeSet:
+        home = self.position.mounting.home
+        before = None if since is None else home.states.get(since)
+        after = home.states.get(self.state)
+        return await asyncio.to_thread(change_set, home, before, after, text_limit=text_limit)
 
     async def _rewind_to(self, index: int, allow: bool | Collection[str]) -> None:
         target, effects = (
@@ -470,11 +304,11 @@ class Workspace:
         if lasting:
             raise NotRevertible(self.name, lasting)
 
-        async def work(here: Workspace) -> None:
+        async def work(here: Position) -> None:
             for each in effects:
                 if each.compensate is not None:
                     await each.compensate()
-            await here.position.show(index)
+            await here.show(index)
 
         await self._do("rewind", work, (target.path,), EdgeKind.REWIND, may_repeat=False)
         self.position.history.rewind_to(index)
@@ -494,10 +328,10 @@ class Workspace:
         return index
 
 
-async def _nothing(_: Workspace) -> None:
+async def _nothing(_: Position) -> None:
     return None
 
 
 async def _nothing_known() -> None:
     """An apply that was interrupted is done again: it completes what it had begun to write."""
-    return None
+    return

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.durability.values import ValueCodec, hints_of
 from orchestrator.environment.errors import NoWorkspace
+from orchestrator.environment.position import Position
 from orchestrator.environment.workspace import Workspace, current_workspace
 from orchestrator.execution.calls import run_tool_call
 from orchestrator.execution.context import CallContext, current_context_or_none, using_context
@@ -33,6 +34,8 @@ def workspace_parameter(function: Callable[..., Any]) -> str | None:
 def _is_workspace(hint: Any) -> bool:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return any(_is_workspace(part) for part in typing.get_args(hint))
+    if typing.get_origin(hint) is typing.Annotated:
+        return _is_workspace(typing.get_args(hint)[0])
     return isinstance(hint, type) and issubclass(hint, Workspace)
 
 
@@ -79,11 +82,11 @@ class BoundCall:
         """Call the function."""
         return await self.function(*self.args, **self.kwargs)
 
-    async def repeat(self, workspace: Workspace) -> Any:
+    async def repeat(self, position: Position) -> Any:
         """Call it again, in a workspace that is in the state before."""
         if self.parameter is None:
             return await self()
-        args, kwargs = _with_workspace(self, workspace)
+        args, kwargs = _with_workspace(self, position.workspace)
         return await self.function(*args, **kwargs)
 
 

@@ -84,10 +84,12 @@ class EnvironmentsPlace(NamedTuple):
 
     Attributes:
         store: the file of the store; None: it is no file.
+        url: of the store, without its password; "" if it is not known.
     """
 
     root: Path
     store: Path | None
+    url: str = ""
 
 
 @dataclass(slots=True)

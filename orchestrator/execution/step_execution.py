@@ -128,7 +128,8 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
         began_before=past is not None,
     )
     if past is not None and past.status is Status.CANCELLED and context.remaining_s() <= 0:
-        await _replay_before_error(run, spec, past)  # it is cut off again
+        await _replay_before_error(run, spec, past)  # it is cut off again, before steps within it
+        run.recorder.order.drop_unbegun(lambda path: path.startswith(f"{past.path}/"))
     await require_time(context)
     if spec.effects is not Effects.EXTERNAL:
         return new_step

@@ -15,12 +15,14 @@ the behaviour of inline handlers that callbacks.py describes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.pregel import Pregel
 
 from orchestrator.durations import Duration, seconds_of
+from orchestrator.environment.workspace import Workspace
 from orchestrator.errors import InvalidDuration
 from orchestrator.execution.deadline_handling import DeadlineHandling, OnDeadline
 from orchestrator.langgraph.event_loops import (
@@ -31,8 +33,10 @@ from orchestrator.langgraph.event_loops import (
     run_on_loop,
 )
 from orchestrator.langgraph.invocation import GraphRun, Limits, WrapUp
+from orchestrator.langgraph.workspaces import GraphWorkspaces, WorkspaceOption
 
 _END = object()
+_UPDATES = ("update_state", "aupdate_state", "bulk_update_state", "abulk_update_state")
 
 
 def attach(
@@ -43,6 +47,7 @@ def attach(
     wrap_up: WrapUp | None = None,
     tail: Duration | None = None,
     name: str | None = None,
+    workspace: WorkspaceOption | None = None,
 ) -> AttachedGraph:
     """Wrap a graph so that each invocation is a recorded run; the graph itself is not changed.
 
@@ -65,15 +70,21 @@ def attach(
         tail: how much of the deadline is reserved for `wrap_up`: a duration ("5s"), a share of the
             deadline (a number below 1) or seconds (from 1); None: a tenth of the deadline.
         name: under which the runs are recorded; the graph's own name by default.
+        workspace: a folder, or `workspace(folder, ...)` with options, which each invocation opens
+            anew. Nodes and tools have it by `current_workspace()`. With a checkpointer it begins
+            in the state that belongs to the checkpoint from which the graph continues; a graph
+            without one begins with the folder as it is.
     Raises:
         InvalidDuration: the deadline or the tail is not a duration, or the tail is not shorter
             than the deadline.
-        ValueError: an unknown on_deadline, or wrap_up without on_deadline="wrap_up".
+        ValueError: an unknown on_deadline, or wrap_up without on_deadline="wrap_up", or a
+            workspace that has begun.
     """
     deadline_s = None if deadline is None else seconds_of(deadline)
     DeadlineHandling(on_deadline, None if wrap_up is None else _nothing)
     limits = Limits(deadline_s, on_deadline, wrap_up, _tail_s(tail, deadline_s))
-    return AttachedGraph(graph, name or graph.get_name(), limits)
+    workspaces = None if workspace is None else GraphWorkspaces(workspace)
+    return AttachedGraph(graph, name or graph.get_name(), limits, workspaces)
 
 
 class AttachedGraph(Runnable[Any, Any]):
@@ -88,17 +99,27 @@ class AttachedGraph(Runnable[Any, Any]):
         DeadlineExceeded: the deadline passed first, and on_deadline is "fail".
         StoreError: the run could not be recorded.
         WouldBlock: a synchronous method was called on the event loop of the open runtime.
+        BaseRefused, BaseChanged, StateLost: the workspace cannot begin as the checkpoint needs it.
         And what the graph raises.
     """
 
-    def __init__(self, graph: Pregel[Any, Any, Any, Any], name: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        graph: Pregel[Any, Any, Any, Any],
+        name: str,
+        limits: Limits,
+        workspaces: GraphWorkspaces | None = None,
+    ) -> None:
         self.graph = graph
         self.name = name
         self._limits = limits
+        self._workspaces = workspaces
 
     def __getattr__(self, name: str) -> Any:
         if name == "graph":  # not set yet, as while an instance is being copied
             raise AttributeError(name)
+        if name in _UPDATES and self._workspaces is not None:
+            return getattr(self._workspaces.for_update(self.graph), name)
         return getattr(self.graph, name)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
@@ -140,9 +161,28 @@ class AttachedGraph(Runnable[Any, Any]):
         finally:
             await await_on_loop(loop, chunks.aclose)
 
+    def workspace_at(self, config: RunnableConfig) -> AbstractAsyncContextManager[Workspace]:
+        """The workspace in the state of a checkpoint: to look around, compare and apply.
+
+        What is done there is not part of the graph, which does not see it.
+
+        Args:
+            config: as for `get_state`; without a checkpoint_id, the state in which the graph would
+                continue.
+        Raises (on entering):
+            LookupError: there is no such checkpoint.
+            BaseRefused, BaseChanged, StateLost: the state cannot be shown.
+        Raises:
+            ValueError: the graph has no workspace of its own, or no checkpointer.
+        """
+        if self._workspaces is None:
+            raise ValueError(f"{self.name} was attached without workspace=")
+        return self._workspaces.at(self.graph, config)
+
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> AttachedGraph:
         """The same for the graph with another config."""
-        return AttachedGraph(self.graph.with_config(config, **kwargs), self._name(), self._limits)
+        graph = self.graph.with_config(config, **kwargs)
+        return AttachedGraph(graph, self._name(), self._limits, self._workspaces)
 
     def get_graph(self, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """The graph's structure, for drawing."""
@@ -169,7 +209,14 @@ class AttachedGraph(Runnable[Any, Any]):
         in_thread: bool = False,
     ) -> GraphRun:
         return GraphRun(
-            self.graph, self._name(), self._limits, input, config, options, in_thread=in_thread
+            self.graph,
+            self._name(),
+            self._limits,
+            input,
+            config,
+            options,
+            in_thread=in_thread,
+            workspaces=self._workspaces,
         )
 
 

@@ -49,6 +49,18 @@ def recorder_of(manager: BaseRunManager | None) -> tuple[GraphRecorder, UUID] | 
     return _model_call.get()
 
 
+def activity_here() -> tuple[GraphRecorder, UUID] | None:
+    """The node or tool that the code here is part of, and its recorder; None outside a graph."""
+    try:
+        callbacks = get_config().get("callbacks")
+    except RuntimeError:  # not within a graph
+        return None
+    if not isinstance(callbacks, BaseCallbackManager) or callbacks.parent_run_id is None:
+        return None
+    ours = [each for each in callbacks.handlers if isinstance(each, GraphCallbacks)]
+    return (ours[-1].recorder, callbacks.parent_run_id) if ours else None
+
+
 class GraphCallbacks(BaseCallbackHandler):
     """Reports starts and ends to a recorder; raises RunEnded for a start after the run's end."""
 
@@ -202,7 +214,7 @@ class GraphCallbacks(BaseCallbackHandler):
         )
 
 
-def with_callbacks(config: RunnableConfig | None, callbacks: GraphCallbacks) -> RunnableConfig:
+def with_callbacks(config: RunnableConfig | None, callbacks: BaseCallbackHandler) -> RunnableConfig:
     """A config with `callbacks` added; LangGraph adds those of the graph and of the code around."""
     own = _without_ours((config or {}).get("callbacks"))
     if isinstance(own, BaseCallbackManager):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ from orchestrator.langgraph.event_loops import run_on_loop
 from orchestrator.langgraph.recording import GraphRecorder, record_graphs
 from orchestrator.langgraph.state_codec import STATE
 from orchestrator.langgraph.streaming import GraphResult, GraphStream
+from orchestrator.langgraph.workspaces import GraphWorkspaces
 from orchestrator.sdk.flow import Flow
 from store.records import StepKind
 
@@ -60,6 +61,7 @@ class GraphRun:
     Args:
         options: keyword arguments of the graph's `invoke` or `stream`, without the config.
         in_thread: use the graph's synchronous methods, in a thread.
+        workspaces: opens the graph's workspace; None: it has none of its own.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class GraphRun:
         options: Mapping[str, Any],
         *,
         in_thread: bool,
+        workspaces: GraphWorkspaces | None = None,
     ) -> None:
         self._graph = graph
         self._name = name
@@ -80,6 +83,7 @@ class GraphRun:
         self._config = config
         self._options = dict(options)
         self._in_thread = in_thread
+        self._workspaces = workspaces
         self._is_complete = False  # whether the graph ended before its deadline
         self._wrap_up_results: list[Any] = []
 
@@ -145,11 +149,13 @@ class GraphRun:
         """
 
         async def body() -> None:
-            await record_graphs(
-                current_context("attach()"),
-                what=self._name,
-                work=lambda recorder: self._execute(recorder, stream, deliver),
-            )
+            async with AsyncExitStack() as resources:
+                context = await self._open_workspace(resources)
+                await record_graphs(
+                    context,
+                    what=self._name,
+                    work=lambda recorder: self._execute(recorder, stream, deliver),
+                )
             self._is_complete = True
 
         context = current_context_or_none()
@@ -164,6 +170,20 @@ class GraphRun:
         async with shared_runtime() as runtime:
             await runtime.run(flow)
         return value()
+
+    async def _open_workspace(self, resources: AsyncExitStack) -> CallContext:
+        """Open the graph's workspace, if it has one; returns the context of what it does."""
+        if self._workspaces is None:
+            return current_context("attach()")
+        opened = await resources.enter_async_context(
+            self._workspaces.opened(
+                self._graph, self._config, self._input, in_thread=self._in_thread
+            )
+        )
+        self._graph = opened.graph
+        if opened.tracker is not None:
+            self._config = with_callbacks(self._config, opened.tracker)
+        return opened.context
 
     async def _run_as_step(
         self,

@@ -12,7 +12,7 @@ from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments, ArgumentsNotRecorded
 from orchestrator.durability.liveness import is_orphaned
 from orchestrator.durability.questions import age_s
-from orchestrator.durability.replay import RecordedSteps, answers_to_ask_again
+from orchestrator.durability.replay import RecordedSteps, answers_to_ask_again, is_up_to
 from orchestrator.durability.uncertain_effects import UncertainEffects
 from orchestrator.durability.values import result_codec
 from orchestrator.errors import ArgumentsDiffer, RunNotResumable
@@ -60,12 +60,12 @@ class InterruptedRun:
         """
         entry = self.record.entry
         if not entry:
-            reason = "the module of its flow was not recorded: call resume() on the flow itself"
+            reason = "the module of its flow was not recorded: give the flow itself"
             raise RunNotResumable(self.record.id, reason)
         if not (may_import or is_loaded(entry)):
             reason = (
                 f"its flow is {entry}, which this process has not imported: if you trust that,"
-                " import it before, or call resume(..., may_import=True)"
+                " import it before, or give may_import=True"
             )
             raise RunNotResumable(self.record.id, reason)
         try:
@@ -134,7 +134,9 @@ class InterruptedRun:
 
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
         """Give a live run the recorded steps, the calls and their dependencies of this one."""
-        steps = self._replayable_steps()
+        origin = self.record.forked_from
+        last_of_origin = -1 if origin is None else int(origin["outcome_number"])
+        steps = self._replayable_steps(last_of_origin)
         live.recorder.order.expect(steps)
         live.recorded_steps = RecordedSteps(
             live.id,
@@ -143,6 +145,7 @@ class InterruptedRun:
             order=live.recorder.order,
             forget=live.recorder.writer.forget,
             allow_changed=allow_changed,
+            not_compared=last_of_origin,
         )
         live.uncertain_effects = UncertainEffects(self.steps)
         if live.log is not None:
@@ -155,14 +158,20 @@ class InterruptedRun:
             live.causality.add(call.node, frozenset(parents[call.node]))
             live.calls.append(_trace(live, call))
 
-    def _replayable_steps(self) -> list[StepRecord]:
+    def _replayable_steps(self, last_of_origin: int) -> list[StepRecord]:
         """The steps; those that are to be executed again count as running.
 
-        They are those that ended the run by errors, and answers that were left at its end.
+        They are those that ended the run by errors, and answers that were left at its end. (Not
+        at the point where it was forked from another run, which went on.)
+
+        Args:
+            last_of_origin: number of the last outcome that it has from another run; -1: none.
         """
         left = answers_to_ask_again(self.steps, self.calls)
         return [
-            replace(step, status=Status.RUNNING) if step.ended_run or step.path in left else step
+            replace(step, status=Status.RUNNING)
+            if step.ended_run or (step.path in left and not is_up_to(step, last_of_origin))
+            else step
             for step in self.steps
         ]
 

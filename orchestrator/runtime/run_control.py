@@ -60,6 +60,7 @@ class RunInfo:
         deadline_s: from its start; None: none.
         error: the error that ended it: its class, and its message if that was recorded; None: none.
         questions: those that wait for an answer, in the order in which they were asked.
+        forked_from: id of the run that it was forked from; None: of none.
     """
 
     id: str
@@ -73,6 +74,7 @@ class RunInfo:
     deadline_s: float | None
     error: str | None
     questions: tuple[Question, ...]
+    forked_from: str | None = None
 
 
 class RunControl:
@@ -259,6 +261,7 @@ def _info(record: RunRecord, shown: str, steps: Sequence[StepRecord]) -> RunInfo
         deadline_s=record.deadline_s,
         error=error_of(record) or None,
         questions=tuple(_question(step) for step in open_questions(record, steps)),
+        forked_from=None if record.forked_from is None else str(record.forked_from["run"]),
     )
 
 

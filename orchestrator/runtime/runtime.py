@@ -30,6 +30,7 @@ from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
 from orchestrator.runtime.draining import ExecutedRun, interrupt
 from orchestrator.runtime.event_delivery import EventDelivery
+from orchestrator.runtime.forking import plan_fork
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.new_runs import new_live_run, new_run_record, warn_of_other_engines
 from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
@@ -88,6 +89,7 @@ class Runtime(RunControl):
             from orchestrator.learning.knowledge import Learner  # NumPy takes time to import
 
             learner = Learner(store, models=None)
+        self.environments = environments
         self._learner = learner
         self._leases = Leases(store, self._clock)
         self._delivery = EventDelivery(on_event)
@@ -313,13 +315,98 @@ class Runtime(RunControl):
                 reason = "another process has resumed or ended it meanwhile"
                 raise RunNotResumable(before.id, reason) from error
             # Only now: before, the process that executed it could have recorded more.
-            recorded = await load_interrupted(self.store, before.id)
-            assert recorded is not None, "it has just been resumed"
-            recorded.restore(live, allow_changed=allow_changed)
-            if allowed_s is not None:
-                live.recorder.order.drop_unbegun(is_in_wrap_up)
+            await self._restore(
+                live, allow_changed=allow_changed, replays_wrap_up=allowed_s is None
+            )
 
         return await self._execute(live, flow, arguments, record, begin)
+
+    async def fork(
+        self,
+        run_id: str,
+        flow: FlowSpec[..., R] | None = None,
+        *,
+        at: str,
+        new_id: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        deadline: Duration | None = None,
+        allow_effects: bool = False,
+        may_import: bool = False,
+    ) -> RunResult[R]:
+        """Execute a new run that has another one's outcomes up to a step's, and goes on from there.
+
+        All recorded outcomes up to that of the step, in the order in which they reached the flow,
+        are replayed, whatever the arguments of their steps are now; what comes after is executed.
+        In parallel branches, what was in progress when the outcome came begins anew. The other run
+        stays as it is, and may be in progress. If the step's error ended it, the step is tried
+        again.
+
+        Args:
+            flow: its flow; by default the one that its record names, if its code is imported.
+            at: the step's path, as `orchestrate logs` shows it, or the beginning or the end of it
+                that no other step has.
+            new_id: of the new run; by default a random one.
+            arguments: values of some of the flow's parameters, instead of the recorded ones.
+            deadline: counted from now ("60s", or seconds). By default the new run has the other
+                one's, of which it has used what that one had used when the outcome came.
+            allow_effects: fork it although it had external effects after the step, which may
+                happen a second time.
+            may_import: as for `resume`.
+        Raises:
+            RunNotFound, RunExists: there is no such run; there is one with the new id.
+            RunNotForkable: its arguments were not recorded, or its flow cannot be imported.
+            NoForkPoint: there is no such step, or several, or it has no outcome.
+            EffectsAfterFork: it had external effects after the step.
+            InvalidRunId, InvalidDuration: as they say.
+            TypeError: the flow has no such parameter.
+            FlowChanged: the flow begins other steps, up to this one, than are recorded.
+            And what `run` raises.
+        """
+        allowed_s = None if deadline is None else seconds_of(deadline)
+        plan = await plan_fork(self.store, run_id, at, allow_effects=allow_effects)
+        flow = plan.flow(flow, may_import=may_import)
+        given = plan.arguments(flow, arguments or {})
+        dumped = given.dump_partly(flow.body) if self._durable else None
+        if dumped is not None:  # use the arguments as a resumed run would read them
+            given = Arguments.load(flow.body, dumped, given=given)
+        origin = plan.origin.record
+        new_id = secrets.token_hex(6) if new_id is None else new_id
+        flow = replace(
+            flow.options(run_id=new_id, tags={**origin.tags, **flow.tags}),
+            user=origin.slo_user if flow.user is None else flow.user,
+            deadline_s=origin.deadline_s if allowed_s is None else plan.age_s + allowed_s,
+        )
+        await self.engines.start()
+        knowledge = await self._learner.knowledge_of(flow.name)
+        live = self._live(flow, RunClock(self._clock), knowledge, age_s=plan.age_s)
+        record = new_run_record(live, flow, durable=self._durable)
+        record = replace(
+            record,
+            started_at=record.started_at - timedelta(seconds=plan.age_s),
+            attributes={**record.attributes, **plan.attributes},
+        )
+        self._delivery.keep_log(live, record)
+
+        async def begin() -> None:
+            history = plan.writing(live.id)
+            await live.recorder.run_started(record, arguments=dumped, history=history)
+            await self._restore(live, replays_wrap_up=allowed_s is None)
+
+        return await self._execute(live, flow, given, record, begin)
+
+    async def _restore(
+        self, live: LiveRun, *, allow_changed: bool = False, replays_wrap_up: bool
+    ) -> None:
+        """Give a live run what is recorded of it.
+
+        Args:
+            replays_wrap_up: it is cut off again where it was before; not so with a new deadline.
+        """
+        recorded = await load_interrupted(self.store, live.id)
+        assert recorded is not None, "it has just been recorded"
+        recorded.restore(live, allow_changed=allow_changed)
+        if not replays_wrap_up:
+            live.recorder.order.drop_unbegun(is_in_wrap_up)
 
     async def _execute(
         self,

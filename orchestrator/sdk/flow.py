@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, ParamSpec, Protocol, TypeVar, get_args, overload
 
@@ -73,6 +73,28 @@ class Flow(FlowSpec[P, R]):
         async with shared_runtime() as runtime:
             return await runtime.resume(
                 run_id, self, deadline=deadline, allow_changed=allow_changed
+            )
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: str,
+        new_id: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        deadline: Duration | None = None,
+        allow_effects: bool = False,
+    ) -> RunResult[R]:
+        """Fork a run of this flow at a step; see Runtime.fork."""
+        async with shared_runtime() as runtime:
+            return await runtime.fork(
+                run_id,
+                self,
+                at=at,
+                new_id=new_id,
+                arguments=arguments,
+                deadline=deadline,
+                allow_effects=allow_effects,
             )
 
     async def _run_as_step(self, context: CallContext, args: Any, kwargs: Any) -> R:

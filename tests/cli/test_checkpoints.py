@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.render.state_log import MAX_BRANCHES, state_log
-from orchestrator.environment.past_states import PastStates
+from orchestrator.environment.states.past_states import PastStates
 from store.records import Status
 from store.state_records import EdgeKind, Revertibility
 from tests.cli.cli_samples import a_run, exit_code, fill_store

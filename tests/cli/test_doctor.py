@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cli.commands.doctor import try_engine
-from cli.work.checks import Finding, Level, check
+from cli.work.checks import check
 from cli.work.facts import Facts, Space, gather_facts
+from cli.work.findings import Finding, Level
 from orchestrator.settings import read_settings
 from orchestrator.testing import ScriptedEngine
 from serving.errors import ModelNotLoaded
@@ -27,6 +28,7 @@ HEALTHY = Facts(
     memory_bytes=8 << 30,
     cache=Space(Path("/cache"), 9 << 30),
     data=Space(Path("/data"), 9 << 30),
+    states=Space(Path("/states"), 9 << 30),
     sqlite_version=(3, 45, 0),
     store_url="sqlite:////data/runs.db",
     random_model=Path("/cache/demo"),
@@ -94,6 +96,7 @@ def test_a_healthy_installation_needs_no_fix() -> None:
         ({"gpus": ("H200, 141 GB",)}, "gpu", Level.WARN, "'gpu'"),
         ({"cache": Space(Path("/cache"), 1 << 20)}, "cache", Level.WARN, "ORCHESTRATE_CACHE"),
         ({"data": Space(Path("/data"), None)}, "data", Level.WARN, "mounted"),
+        ({"states": Space(Path("/full"), 9)}, "states", Level.WARN, "ORCHESTRATE_ENVIRONMENTS"),
         ({"sqlite_version": (3, 30, 0)}, "sqlite", Level.FAIL, "newer"),
         ({"has_fts5": False}, "sqlite", Level.FAIL, "newer"),
         ({"store_problem": "it is damaged"}, "store", Level.FAIL, "ORCHESTRATE_STORE"),
@@ -164,6 +167,7 @@ def test_a_remote_engine_that_does_not_answer_is_reported() -> None:
     assert gather_facts(read_settings(engines=judge)).named_remotes["judge"][1]
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_json_and_exit_code_agree_that_a_check_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +179,8 @@ def test_json_and_exit_code_agree_that_a_check_failed(
     assert checks["remote"]["level"] == "fail"
 
 
-@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.usefixtures("subprocesses")
+@pytest.mark.parametrize("width", [60, 140])
 def test_the_table_of_checks_fits_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:

@@ -135,13 +135,13 @@ def test_damaged_payloads_are_warned_of(
 def test_a_locked_file_is_not_shrunk_and_that_is_only_a_warning(
     filled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from store.database import sqlite_file
+    from cli.work import cleanup
     from store.errors import StoreLocked
 
     async def refuse(url: str) -> None:
         raise StoreLocked(url, "database is locked")
 
-    monkeypatch.setattr(sqlite_file, "reclaim", refuse)
+    monkeypatch.setattr(cleanup, "reclaim", refuse)
     assert exit_code("gc") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("removed 1 run")

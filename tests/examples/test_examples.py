@@ -17,11 +17,13 @@ POLICY = "examples/my_policy.py:shortest_prompt_first"
 
 
 AGENT = ROOT / "examples" / "tool_agent.py"
+REPAIR = ROOT / "examples" / "repair.py"
+WORKSPACE = ROOT / "examples" / "langgraph_workspace.py"
 
 
 @pytest.mark.usefixtures("subprocesses")
 @pytest.mark.engine
-@pytest.mark.parametrize("example", [*EXAMPLES, AGENT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", [*EXAMPLES, AGENT, WORKSPACE], ids=lambda path: path.stem)
 def test_an_example_runs_and_warns_that_the_random_models_text_is_meaningless(
     example: Path, tmp_path: Path
 ) -> None:
@@ -60,3 +62,20 @@ def test_the_flow_and_the_policy_run_from_the_command_line_as_the_documents_say(
     document = json.loads(process.stdout)
     assert document["in_time"] is True
     assert document["random_weights"] is True
+
+
+@pytest.mark.usefixtures("subprocesses")
+@pytest.mark.engine
+def test_the_repair_adopts_the_candidate_that_passes_and_leaves_the_folder(tmp_path: Path) -> None:
+    environment = os.environ | {"ORCHESTRATE_STORE": f"sqlite:///{tmp_path / 'runs.db'}"}
+    process = subprocess.run(
+        [sys.executable, str(REPAIR)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "+    half = len(numbers) // 2" in process.stdout
+    assert "wrong for most" not in process.stdout

@@ -30,6 +30,7 @@ from orchestrator import (
     Runtime,
     RunUsage,
     ToolUse,
+    Workspace,
     agent,
     budget,
     choose,
@@ -45,8 +46,10 @@ from orchestrator import (
     slo_tags,
     step,
     tool,
+    workspace,
 )
 from orchestrator.events import TextGenerated
+from orchestrator.langgraph import attach, run_blocking
 from orchestrator.openai_client import slo_http_client, sync_slo_http_client
 
 
@@ -221,6 +224,9 @@ async def right_control(runtime: Runtime) -> None:
     assert_type(await runtime.cancel("an-id"), RunInfo)
     assert_type((await runtime.resume("an-id", a_flow, deadline="60s")).value, Point)
     assert_type((await a_flow.resume("an-id", deadline=60)).value, Point)
+    assert_type((await runtime.fork("an-id", a_flow, at="plan", deadline=60)).value, Point)
+    assert_type((await a_flow.fork("an-id", at="plan", arguments={"text": "y"})).value, Point)
+    assert_type((await runtime.get("an-id")).forked_from, str | None)
     assert_type(await input_required("x?", schema=Point), Point)
     assert_type(await input_required("x?", stops_clock=True), str)
 
@@ -237,10 +243,21 @@ async def wrong_openai_clients() -> None:
     AsyncOpenAI(http_client=sync_slo_http_client())  # type: ignore[arg-type]
 
 
+async def graphs_have_workspaces(graph: Any, ws: Workspace) -> None:
+    attached = attach(graph, workspace=workspace("~/repo", network=True))
+    attach(graph, workspace="~/repo")
+    async with attached.workspace_at({"configurable": {"thread_id": "1"}}) as at:
+        assert_type(at, Workspace)
+    assert_type(run_blocking(ws.read("notes")), str)
+    attach(graph, workspace=1)  # type: ignore[arg-type]
+
+
 async def wrong_control(runtime: Runtime) -> None:
     await runtime.runs(status="lost")  # type: ignore[arg-type]
     await runtime.runs("a-flow")  # type: ignore[call-arg]
     await runtime.cancel()  # type: ignore[call-arg]
+    await runtime.fork("an-id")  # type: ignore[call-arg]
+    await a_flow.fork("an-id", "plan")  # type: ignore[call-arg]
     await runtime.resume("an-id", deadline=[1])  # type: ignore[arg-type]
     (await runtime.get("an-id")).status = "failed"  # type: ignore[misc]
 

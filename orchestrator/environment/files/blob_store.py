@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
+from orchestrator.environment.files.collection_lock import renewed
 from orchestrator.environment.files.content_copying import copy_content
 from orchestrator.environment.files.manifest import Entry
 
@@ -42,6 +43,7 @@ class BlobStore:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._blobs = folder / "blobs"
         self._new = folder / "new"
         for each in (self._blobs, self._new):
@@ -144,17 +146,18 @@ class BlobStore:
         """Remove the bytes with this digest; returns how many bytes of disk that frees."""
         path = self.path_of(digest)
         with suppress(FileNotFoundError):
-            freed = path.stat().st_blocks * 512
+            status = path.stat()
             path.unlink()
-            return freed
+            return status.st_blocks * 512 if status.st_nlink == 1 else 0  # a layer has it too
         return 0
 
     def _has_whole(self, digest: str, size: int) -> bool:
-        """Whether it is stored; after a loss of power a file may have its name and no content."""
-        try:
-            return self.path_of(digest).stat().st_size == size
-        except FileNotFoundError:
-            return False
+        """Whether it is stored, and stays so: from now on it counts as new.
+
+        After a loss of power a file may have its name and no content.
+        """
+        status = renewed(self._folder, self.path_of(digest))
+        return status is not None and status.st_size == size
 
     @contextmanager
     def _writing(self, like: os.stat_result | None) -> Iterator[BinaryIO]:

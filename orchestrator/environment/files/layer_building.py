@@ -72,8 +72,8 @@ def _alike(manifest: Manifest) -> set[Entry]:
 
 def _write(layer: Path, path: str, entry: Entry, blobs: BlobStore, *, may_link: bool) -> None:
     place = layer / path
-    for parent in parents_of(path):
-        (layer / parent).mkdir(exist_ok=True)
+    if not place.parent.is_dir():
+        os.makedirs(place.parent)
     if entry.kind == "gone":
         os.mknod(place, stat.S_IFCHR, 0)
     elif not (entry.kind == "file" and may_link and blobs.link(entry, str(place))):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import cache
 from pathlib import Path
 
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.blob_store import BlobStore
+from orchestrator.environment.files.collection_lock import exclusively
 from orchestrator.environment.files.layer_building import build_layer, remove_folder
 from orchestrator.environment.files.manifest import Entry, Files, Manifest, parents_of
 
@@ -42,12 +44,10 @@ class LayerStacks:
             return self._found(files.key) or self._built(files, near)
 
     def _found(self, key: str) -> tuple[str, ...]:
-        try:
-            below = (self._folder / key / "below").read_text().split()
-        except FileNotFoundError:
+        below = layers_below(self._folder, key)
+        if below is None or any(layers_below(self._folder, each) is None for each in below):
             return ()
-        is_whole = all((self._folder / each).is_dir() for each in below)
-        return (key, *below) if is_whole else ()
+        return (key, *below)
 
     def _built(self, files: Files, near: Files) -> tuple[str, ...]:
         below = self._found(near.key)
@@ -59,7 +59,7 @@ class LayerStacks:
             build_layer(
                 unfinished / "files", part, self._blobs, self._base.folder, whole=files.manifest
             )
-            (unfinished / "below").write_text(" ".join(below))
+            (unfinished / "below").write_text(" ".join([_boot(), *below]))
             self._put(unfinished, self._folder / files.key)
         except BaseException:
             remove_folder(unfinished)
@@ -68,14 +68,30 @@ class LayerStacks:
 
     def _put(self, unfinished: Path, folder: Path) -> None:
         """Give a finished layer its name, unless another process was faster."""
-        try:
-            unfinished.rename(folder)
-        except OSError:
-            if not self._found(folder.name):  # one below it was removed by hand
-                folder.rename(folder.with_name(f"{folder.name}.{os.urandom(6).hex()}.new"))
-                unfinished.rename(folder)
-            else:
+        with exclusively(self._folder.with_suffix(".lock")):
+            if self._found(folder.name):
                 remove_folder(unfinished)
+                return
+            if folder.exists():  # of a former boot, or one below it is
+                folder.rename(folder.with_name(f"{folder.name}.{os.urandom(6).hex()}.new"))
+            unfinished.rename(folder)
+
+
+def layers_below(folder: Path, layer: str) -> tuple[str, ...] | None:
+    """The layers that belong below one; None: it is not there, or its content is not certain.
+
+    Layers are not synced: what a loss of power has left of one cannot be told from the whole.
+    """
+    try:
+        boot, *below = (folder / layer / "below").read_text().split()
+    except (FileNotFoundError, ValueError):
+        return None
+    return tuple(below) if boot == _boot() else None
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _difference(before: Manifest, after: Manifest, base: BaseFolder) -> dict[str, Entry] | None:

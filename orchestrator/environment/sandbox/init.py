@@ -1,4 +1,4 @@
-"""The first process of a sandbox: all its programs are below it, and it does what is asked of it."""
+"""The first process of a sandbox: all programs are below it, and it does what is asked."""
 
 from __future__ import annotations
 

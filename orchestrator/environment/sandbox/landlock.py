@@ -33,7 +33,7 @@ _SCOPES_SINCE = 6
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
-GAPS_BEFORE = {"truncate": 3, "devices": 5, "signals": 6, "abstract sockets": 6}
+_GAPS_BEFORE = {"truncate": 3, "devices": 5, "signals": 6, "abstract sockets": 6}
 """What is confined only from a version of Landlock on."""
 
 
@@ -50,7 +50,7 @@ def gaps(version: int) -> list[str]:
     """What this version does not confine; names in `Enforcement`."""
     if version == 0:
         return ["landlock", "attributes"]
-    missing = [name for name, since in GAPS_BEFORE.items() if version < since]
+    missing = [name for name, since in _GAPS_BEFORE.items() if version < since]
     return ["attributes", *missing]
 
 

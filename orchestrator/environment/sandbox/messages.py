@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 MAX_BYTES = 1 << 17
 MAX_DESCRIPTORS = 16
@@ -71,6 +71,7 @@ class Command(TypedDict):
         folder: where it begins, a path within the workspace or outside.
         descriptors: numbers under which it has the descriptors that come with the message.
         keeps: whether what it leaves running when it ends goes on; else that is killed.
+        terminal: whether its descriptor 0 is a terminal that it controls, for Ctrl-C and jobs.
     """
 
     arguments: Sequence[str]
@@ -79,6 +80,7 @@ class Command(TypedDict):
     descriptors: Sequence[int]
     limits: Limits
     keeps: bool
+    terminal: NotRequired[bool]
 
 
 def send(to: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:

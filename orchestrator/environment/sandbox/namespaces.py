@@ -11,6 +11,7 @@ import struct
 
 from . import linux
 from .messages import Plan
+from .overlay import hide, is_below
 
 _NAMESPACES = (
     linux.CLONE_NEWUSER
@@ -79,7 +80,8 @@ def make_view(plan: Plan) -> int:
             for folder in (plan["at"], *plan["private"]):
                 linux.set_mount_attributes(folder, remove=linux.MOUNT_ATTR_RDONLY)
             for folder in plan["hide"]:
-                linux.mount("hidden", folder, "tmpfs", linux.MS_RDONLY, "size=4k,mode=0")
+                if not is_below(folder, plan["at"]):
+                    hide(folder)
             os.write(is_ready, b"\0")
         except OSError as error:
             os.write(is_ready, str(error).encode())

@@ -22,6 +22,7 @@ class Overlay:
         self._at = plan["at"]
         self._base = os.open(plan["at"], os.O_PATH | os.O_DIRECTORY)
         self._root = os.open(plan["root"], os.O_PATH | os.O_DIRECTORY)
+        self._hidden = [each for each in plan["hide"] if is_below(each, plan["at"])]
         linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
         linux.mount("none", "/", "", linux.MS_REC | linux.MS_SHARED)
         linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
@@ -41,3 +42,16 @@ class Overlay:
         root, base = f"/proc/self/fd/{self._root}", f"/proc/self/fd/{self._base}"
         below = [*(f"{root}/{layer}" for layer in layers), base]
         linux.mount_overlay(below, f"{root}/{upper}", f"{root}/{work}", self._at)
+        for folder in self._hidden:  # here, so that they are hidden anew with each stack
+            if os.path.isdir(folder) and not os.path.islink(folder):
+                hide(folder)
+
+
+def hide(folder: str) -> None:
+    """Cover a folder by an empty one that nobody may enter."""
+    linux.mount("hidden", folder, "tmpfs", linux.MS_RDONLY, "size=4k,mode=0")
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path lies in a folder."""
+    return path.startswith(folder + "/")

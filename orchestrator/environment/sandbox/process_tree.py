@@ -92,6 +92,14 @@ def send_signal(process: Process, number: signal.Signals) -> None:
         os.close(descriptor)
 
 
+def has_pending_stop(process: int) -> bool:
+    """Whether a process was told to stop, and has not taken notice."""
+    for line in _text_or_nothing(f"/proc/{process}/status").split("\n"):
+        if line.startswith("ShdPnd:"):
+            return bool(int(line.split()[1], 16) & 1 << signal.SIGSTOP - 1)
+    return False
+
+
 def command_of(process: int) -> str:
     """The arguments with which a process was executed; "" if it has ended."""
     return _text_or_nothing(f"/proc/{process}/cmdline").replace("\0", " ").strip()
@@ -136,15 +144,8 @@ def _is_stopped(process: int, states: Mapping[str, str]) -> bool:
         return False
     # What has called vfork waits for its child, which may be stopped, and does not count as stopped
     # itself. But it has been told to: it will execute nothing, and fork no more.
-    is_told = "T" in states.values() or _has_pending_stop(process)
+    is_told = "T" in states.values() or has_pending_stop(process)
     return is_told and all(_is_in_vfork(process, thread) for thread in running)
-
-
-def _has_pending_stop(process: int) -> bool:
-    for line in _text_or_nothing(f"/proc/{process}/status").split("\n"):
-        if line.startswith("ShdPnd:"):
-            return bool(int(line.split()[1], 16) & 1 << signal.SIGSTOP - 1)
-    return False
 
 
 def _is_in_vfork(process: int, thread: str) -> bool:

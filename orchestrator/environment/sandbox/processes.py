@@ -7,7 +7,14 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from .process_tree import Process, command_of, descendants, read_text, send_signal
+from .process_tree import (
+    Process,
+    command_of,
+    descendants,
+    has_pending_stop,
+    read_text,
+    send_signal,
+)
 
 _PAUSE_S = 0.0002
 _PATIENCE_S = 10.0
@@ -31,8 +38,9 @@ def freeze(
     stopped: dict[int, Process] = {}
 
     def stop(process: Process) -> None:
-        stopped[process.id] = process
-        send_signal(process, signal.SIGSTOP)
+        if process.id in stopped or not has_pending_stop(process.id):  # which is another's
+            stopped[process.id] = process
+            send_signal(process, signal.SIGSTOP)
 
     def is_spared(process: Process) -> bool:
         return process.id in idle and not process.children

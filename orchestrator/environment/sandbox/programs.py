@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
+import termios
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -116,6 +118,8 @@ def _execute(command: Command, descriptors: Sequence[int], bounds: Bounds, paren
         rules = _moved_up(os.dup(rules), _FIRST_SAVED + len(saved))
     for source, target in zip(saved, command["descriptors"], strict=True):
         os.dup2(source, target, inheritable=True)
+    if command.get("terminal"):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     kept = {*command["descriptors"], rules}
     for descriptor in range(3, 1024):
         if descriptor not in kept:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from orchestrator.environment.files.base_folder import BaseFolder
@@ -17,7 +17,7 @@ from orchestrator.environment.files.tree_writing import TreeWriter
 from orchestrator.environment.files.whole_tree import BaseEntries, changes, list_base, shown
 from orchestrator.environment.sandbox.messages import Plan
 from orchestrator.environment.trees.live_folder import LiveFolder
-from orchestrator.environment.trees.sandbox_client import Sandbox, Zygote
+from orchestrator.environment.trees.sandbox_client import Sandbox, Writer, Zygote
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, paths_below
 
 R = TypeVar("R")
@@ -97,11 +97,7 @@ class CopyTree:
     async def read(self, keep: Keep, *, idle: Collection[int] = ()) -> FilesSeen:
         """Read the changes against the base while the programs are stopped."""
         async with self.sandbox.frozen(idle=idle) as writers:
-            unsafe = paths_below(self.place, writers)
-            self._scan = await self._in_thread(lambda: self._scanned(keep, unsafe))
-        closed = self._entries.closed.difference(self._manifest_paths)
-        manifest, lost = changes(self._scan, self._entries, self._base, closed)
-        return FilesSeen(manifest, sorted({*self._scan.left_out, *lost}), writers)
+            return await self._in_thread(lambda: self._seen(keep, writers))
 
     async def close(self) -> None:
         """End all processes and remove the copy; idempotent."""
@@ -119,6 +115,12 @@ class CopyTree:
         self._show(files, self._scanned(lambda file, _: digest_of_file(file), ()))
         for each in self._temporary.iterdir():
             remove_folder(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+
+    def _seen(self, keep: Keep, writers: Sequence[Writer]) -> FilesSeen:
+        self._scan = self._scanned(keep, paths_below(self.place, writers))
+        closed = self._entries.closed.difference(self._manifest_paths)
+        manifest, lost = changes(self._scan, self._entries, self._base, closed)
+        return FilesSeen(manifest, sorted({*self._scan.left_out, *lost}), writers)
 
     def _show(self, files: Files, now: FolderScan) -> None:
         writer = TreeWriter(self.place, self._base, self._entries, self._blobs, self._stopping)

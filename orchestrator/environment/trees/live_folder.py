@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.environment.files.layer_building import remove_folder
-from orchestrator.environment.managed_root import ManagedRoot
+from orchestrator.environment.states.managed_root import ManagedRoot
+
+_LONGEST_END_S = 5.0
+"""How long a sandbox may take to end."""
 
 
 class LiveFolder:
@@ -26,9 +30,10 @@ class LiveFolder:
     def __init__(self, root: ManagedRoot) -> None:
         self.root = root
         self.path = root.live / uuid.uuid4().hex
-        self.path.mkdir(parents=True)
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        with root.collection_stopped():  # without its lock it would be taken for a dead one
+            self.path.mkdir(parents=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._layers, self._states = self._opened("layers"), self._opened("states")
         self._named: set[str] = set()
 
@@ -36,14 +41,20 @@ class LiveFolder:
         """Name layers that are in use, beside those named before."""
         self._add(self._layers, layers)
 
-    def use_state(self, state: str) -> None:
-        """Name a state that may be shown again, beside those named before."""
-        self._add(self._states, [state])
+    def use_states(self, states: Iterable[str]) -> None:
+        """Name states that may be shown again, beside those named before."""
+        self._add(self._states, states)
 
     def close(self) -> None:
-        """Remove it; idempotent."""
+        """Remove it; idempotent. Waits for programs that are being ended and still write in it."""
         if self._lock >= 0:
-            remove_folder(self.path)
+            for each in self.path.iterdir():
+                if each.is_dir():
+                    _remove_patiently(each)
+            with (
+                self.root.collection_stopped()
+            ):  # without its lock it would be taken for a dead one
+                remove_folder(self.path)
             for descriptor in (self._layers, self._states, self._lock):
                 os.close(descriptor)
             self._lock = -1
@@ -56,6 +67,18 @@ class LiveFolder:
         new = [name for name in names if name not in self._named]
         self._named.update(new)
         os.write(descriptor, "".join(f"{name}\n" for name in new).encode())
+
+
+def _remove_patiently(folder: Path) -> None:
+    until_s = time.monotonic() + _LONGEST_END_S
+    while True:
+        try:
+            remove_folder(folder)
+            return
+        except OSError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.005)
 
 
 def named_in(folder: Path, name: str) -> Iterator[str]:

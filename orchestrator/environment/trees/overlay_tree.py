@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.environment.files.base_folder import BaseFolder
@@ -73,7 +74,11 @@ class OverlayTree:
             "work": work,
             "network": self._confinement.network,
             "private": private,
-            "hide": [folder for folder in hidden if not _is_below(folder, private)],
+            "hide": [
+                folder
+                for folder in hidden
+                if _is_below(folder, [self.place]) or not _is_below(folder, private)
+            ],
         }
         self.sandbox = await zygote.fork(plan)
         self._mounted(files, upper)
@@ -142,9 +147,15 @@ class OverlayTree:
     def _remove_later(self, folder: str) -> None:
         """Remove a former upper folder beside other work."""
         loop = asyncio.get_running_loop()
-        removal = loop.run_in_executor(None, remove_folder, self._live.root.path / folder)
+        removal = loop.run_in_executor(None, _try_to_remove, self._live.root.path / folder)
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
+
+
+def _try_to_remove(folder: Path) -> None:
+    """Remove a folder, unless a program that is being ended still writes in it: `close` does."""
+    with suppress(OSError):
+        remove_folder(folder)
 
 
 def _places(layers: Sequence[str]) -> list[str]:

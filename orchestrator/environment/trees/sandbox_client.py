@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import errno
 import itertools
 import os
 import socket
@@ -48,11 +49,12 @@ class Zygote:
             )
         self._orders = ours
         self._lock = threading.Lock()
+        self._is_deaf = False
 
     @property
     def is_alive(self) -> bool:
         """Whether it can fork sandboxes."""
-        return self._process.poll() is None
+        return not self._is_deaf and self._process.poll() is None
 
     async def fork(self, plan: Plan) -> Sandbox:
         """Start a sandbox.
@@ -61,8 +63,13 @@ class Zygote:
             SandboxFailed: the system refuses a namespace or a mount.
         """
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with its, self._lock:
-            send(self._orders, plan, [its.fileno()])
+        try:
+            with its, self._lock:
+                send(self._orders, plan, [its.fileno()])
+        except OSError as error:
+            ours.close()
+            self._is_deaf = True  # it is about to end
+            raise _died("the process that starts sandboxes has died") from error
         return await Sandbox.connected(ours, self, plan)
 
     def close(self) -> None:
@@ -78,6 +85,8 @@ def shared_zygote() -> Zygote:
     """The zygote of this process, which ends with it; started anew if it has ended."""
     process = os.getpid()
     if process not in _zygotes or not _zygotes[process].is_alive:
+        if process in _zygotes:
+            _zygotes[process].close()
         _zygotes.clear()  # those of a process that this one was forked from are not ours
         _zygotes[process] = Zygote()
         atexit.register(_zygotes[process].close)
@@ -228,14 +237,19 @@ class Sandbox:
     ) -> dict[str, Any]:
         if self._failure is not None:
             raise self._failure
+        return await self._send(operation, descriptors, **more)
+
+    def _send(
+        self, operation: str, descriptors: Sequence[int] = (), **more: Any
+    ) -> asyncio.Future[dict[str, Any]]:
+        """The answer to come."""
         number = next(self._ids)
         answered = self._answers[number] = self._loop.create_future()
         try:
             send(self._control, {"id": number, "do": operation} | more, descriptors)
         except OSError as error:
-            self._fail(SandboxFailed(f"the sandbox has died: {error}"))
-        answer: dict[str, Any] = await answered
-        return answer
+            self._fail(_died(f"the sandbox has died: {error}"))
+        return answered
 
     def _read(self) -> None:
         try:
@@ -243,11 +257,11 @@ class Sandbox:
         except BlockingIOError:
             return
         if message is None:
-            self._fail(SandboxFailed("the sandbox has died"))
+            self._fail(_died("the sandbox has died"))
         elif "ended" in message:
-            ended = self._programs.pop(message["ended"]).ended
-            if not ended.done():
-                ended.set_result(message["status"])
+            program = self._programs.pop(message["ended"], None)
+            if program is not None and not program.ended.done():
+                program.ended.set_result(message["status"])
         else:
             self._answered(message | dict(zip(["descriptor"], descriptors, strict=False)))
 
@@ -256,6 +270,8 @@ class Sandbox:
         if answered.done():  # cancelled
             if "descriptor" in message:
                 os.close(message["descriptor"])
+            if "process" in message:  # a program that nobody waits for
+                self._send("kill", process=message["process"])
             return
         if "error" in message:
             answered.set_exception(SandboxFailed(message["error"], message["errno"]))
@@ -283,6 +299,10 @@ class Sandbox:
 
 def _writers(answer: dict[str, Any]) -> list[Writer]:
     return [Writer(*fields) for fields in answer["writers"]]
+
+
+def _died(reason: str) -> SandboxFailed:
+    return SandboxFailed(reason, errno.ESRCH)
 
 
 def _folder() -> str:

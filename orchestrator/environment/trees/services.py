@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.environment.errors import ServiceFailed
 from orchestrator.environment.sandbox.messages import Limits
-from orchestrator.environment.states import Service
+from orchestrator.environment.states.stored_states import Service
 from orchestrator.environment.trees.output import Output, Pipe
 from orchestrator.environment.trees.programs import run_program
 from orchestrator.environment.trees.sandbox_client import Program, Sandbox

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.sandbox.messages import Limits
 from orchestrator.environment.trees.output import Output, Pipe
 from orchestrator.environment.trees.sandbox_client import Program, Sandbox
@@ -38,14 +39,34 @@ class Shell:
         self._output: Output | None = None
         self._status = bytearray()
         self._answered: asyncio.Future[int] | None = None
+        self._has_exited = False
         self._first = ShellCapture("", frozenset())
 
     async def start(self, *, folder: str, variables: Mapping[str, str], limits: Limits) -> None:
         """Start bash in a folder; raises SandboxFailed."""
-        null = os.open("/dev/null", os.O_RDONLY)
+        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         theirs, self._commands = os.pipe()
         pipes = {name: os.pipe() for name in ("stdout", "stderr", "status")}
         given = [null, pipes["stdout"][1], pipes["stderr"][1], theirs, pipes["status"][1]]
+        for name, add in (
+            ("stdout", self._written("stdout")),
+            ("stderr", self._written("stderr")),
+            ("status", self._answer),
+        ):
+            self._pipes[name] = Pipe(pipes[name][0], add)
+        try:
+            await self._start(given, folder, variables, limits)
+            self._first = await self.capture()
+        except ShellExited as exited:
+            self.abandon()
+            raise SandboxFailed(f"bash ended at once, with exit code {exited.args[0]}") from None
+        except BaseException:
+            self.abandon()
+            raise
+
+    async def _start(
+        self, given: Sequence[int], folder: str, variables: Mapping[str, str], limits: Limits
+    ) -> None:
         try:
             self._program = await self._sandbox.start(
                 {
@@ -61,10 +82,6 @@ class Shell:
         finally:
             for descriptor in given:
                 os.close(descriptor)
-        for name in ("stdout", "stderr"):
-            self._pipes[name] = Pipe(pipes[name][0], self._written(name))
-        self._pipes["status"] = Pipe(pipes["status"][0], self._answer)
-        self._first = await self.capture()
 
     @property
     def process(self) -> int:
@@ -88,6 +105,8 @@ class Shell:
         assert self._answered is None, "one command at a time"
         self._output, self._answered = output, asyncio.get_running_loop().create_future()
         try:
+            if self._has_exited:
+                raise ShellExited
             await self._send(command.encode(errors="surrogateescape") + b"\0")
             return await self._answered
         except ShellExited:
@@ -150,6 +169,7 @@ class Shell:
 
     def _answer(self, data: bytes) -> None:
         self._status += data
+        self._has_exited = not data
         waiting = self._answered
         if waiting is None or waiting.done():
             return

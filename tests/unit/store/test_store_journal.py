@@ -144,9 +144,10 @@ async def test_a_question_takes_answers_until_one_has_its_place_in_the_order(
         assert step == replace(
             asked, status=Status.COMPLETED, finished_s=asked.started_s, result=b"2"
         )
-        await tx.journal.number_outcome("run-1", "input", 0)
+        await tx.journal.number_outcome("run-1", "input", 0, read_s=7.0)
         assert not await tx.journal.answer("run-1", "input", b"3")
-        assert (await tx.journal.get("run-1", "input")).result == b"2"
+        step = await tx.journal.get("run-1", "input")
+        assert (step.result, step.finished_s) == (b"2", 7.0)
 
 
 async def test_only_questions_take_answers(store: Store) -> None:

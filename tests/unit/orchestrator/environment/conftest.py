@@ -14,8 +14,8 @@ from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Files, Manifest, files_digest
-from orchestrator.environment.managed_root import ManagedRoot
 from orchestrator.environment.sandbox.messages import Kind, Limits
+from orchestrator.environment.states.managed_root import ManagedRoot
 from orchestrator.environment.trees.copy_tree import CopyTree
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.output import Output

@@ -1,4 +1,4 @@
-"""An overlay in a sandbox: forks see the past only, a rewind takes back, a scan reads what changed."""
+"""An overlay in a sandbox: forks see the past only, and a scan reads only what changed."""
 
 from __future__ import annotations
 

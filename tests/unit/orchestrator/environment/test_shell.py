@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.environment.trees.shell import Output, ShellExited
+from orchestrator.environment.trees.output import Output
+from orchestrator.environment.trees.shell import ShellExited
 from tests.unit.orchestrator.environment.conftest import Place, ran, said
 
 SETTING = r"""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.environment.past_states import load_state_graph
-from orchestrator.environment.state_graph import effects_after, state_graph
+from orchestrator.environment.states.past_states import load_state_graph
+from orchestrator.environment.states.state_graph import effects_after, state_graph
 from store.errors import RunNotFound, StateNotFound
 from store.records import Status, StepRecord
 from store.session import open_store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.sandbox.messages import Kind
-from tests.unit.orchestrator.environment.conftest import Place, files_of, said
+from orchestrator.environment.trees.copy_tree import CopyTree
+from orchestrator.environment.trees.tree import Confinement
+from tests.unit.orchestrator.environment.conftest import NO_FILES, Place, files_of, said
 from tests.unit.orchestrator.environment.tree_samples import (
     Content,
     change,
@@ -119,14 +122,14 @@ async def test_odd_names_deep_folders_and_holes_are_kept(place: Place, kind: Kin
     names = ["two\nlines", "-rf", " space ", "quote'\"", "back\\slash", os.fsdecode(b"\xff\xfe")]
     for name in names:
         (place.base / name).write_text(name, errors="surrogateescape")
-    deep = Path(*("d" * 1 for _ in range(700)))
+    deep = Path(*["d"] * 300)
     (place.base / deep).mkdir(parents=True)
     (place.base / deep / "bottom").write_text("deep")
     async with place.tree(kind) as tree:
         assert (await place.seen(tree)).manifest == {}
         async with place.shell(tree) as shell:
             await said(shell, f'for each in *; do mv -- "$each" "$each.new"; done; mkdir -p {deep}')
-            await said(shell, "truncate -s 1G sparse; echo end >> sparse")
+            await said(shell, "truncate -s 64M sparse; echo end >> sparse")
         manifest = (await place.seen(tree)).manifest
         assert all(manifest[name].kind == "gone" for name in names)
         assert all(manifest[f"{name}.new"].size > 0 for name in names)
@@ -198,3 +201,87 @@ def test_a_folder_is_removed_however_deep_it_is(tmp_path: Path) -> None:
         os.chdir(here)
     remove_folder(top)
     assert os.listdir(tmp_path) == []
+
+
+@both
+async def test_files_and_folders_of_mode_0_are_read_and_keep_their_mode(
+    place: Place, kind: Kind
+) -> None:
+    async with place.tree(kind) as tree, place.shell(tree) as shell:
+        await said(shell, "mkdir -p a/b; echo inner > a/b/file; echo closed > file; mkdir c")
+        await said(shell, "chmod 000 a/b/file file; chmod 000 a/b c; chmod 200 a")
+        for _ in range(2):
+            manifest = (await place.seen(tree)).manifest
+            modes = {path: entry.mode for path, entry in manifest.items()}
+            assert modes == {"a": 0o200, "a/b": 0, "a/b/file": 0, "file": 0, "c": 0}
+            assert place.root.blobs.read(manifest["a/b/file"].content) == b"inner\n"
+        assert await said(shell, "stat -c %a file a c") == "0\n200\n0\n"
+        await tree.mount(files_of({}))
+        await tree.mount(files_of(manifest))
+        assert contents((await place.seen(tree)).manifest) == contents(manifest)
+
+
+async def test_what_cannot_be_read_of_a_base_is_empty_in_a_copy_and_is_named_when_changed(
+    place: Place,
+) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    (place.base / "closed").write_text("secret")
+    (place.base / "folder").mkdir()
+    (place.base / "folder" / "inner").write_text("secret")
+    (place.base / "removed").write_text("secret")
+    for name in ("closed", "folder", "removed"):
+        (place.base / name).chmod(0)
+    try:
+        async with place.tree("landlock") as tree, place.shell(tree) as shell:
+            assert isinstance(tree, CopyTree)
+            assert tree.closed == {"closed", "folder", "removed"}
+            assert (await place.seen(tree)).manifest == {}
+            await said(
+                shell, "chmod 600 closed; chmod 700 folder; echo x > folder/new; rm -f removed"
+            )
+            seen = await place.seen(tree)
+            assert contents(seen.manifest) == {"removed": ("gone", 0, "")}
+            assert list(seen.left_out) == ["closed", "folder", "folder/new"]
+            await tree.mount(files_of(seen.manifest))
+            assert await said(shell, "ls; stat -c %a closed folder") == "closed\nfolder\n0\n0\n"
+    finally:
+        (place.base / "folder").chmod(0o700)
+
+
+async def test_a_copy_hashes_only_what_was_changed_since_it_was_made(place: Place) -> None:
+    for number in range(20):
+        (place.base / f"f{number}").write_text(str(number))
+    async with place.tree("landlock") as tree, place.shell(tree) as shell:
+        kept: list[int] = []
+
+        def keep(file: int, size: int) -> str:
+            kept.append(file)
+            return place.root.blobs.add_file(file, size)
+
+        assert (await tree.read(keep)).manifest == {}
+        assert kept == []
+        await said(shell, "touch f1; chmod 600 f2; echo more >> f3; cp f4 f4.new")
+        assert sorted((await tree.read(keep)).manifest) == ["f2", "f3", "f4.new"]
+        assert len(kept) == 4
+        state = files_of((await tree.read(keep)).manifest)
+        assert len(kept) == 4
+        inode = os.stat(f"{tree.place}/f10").st_ino
+        await tree.mount(files_of({}))
+        await tree.mount(state)
+        assert os.stat(f"{tree.place}/f10").st_ino == inode  # it was not touched
+
+
+async def test_a_copy_that_is_cancelled_leaves_nothing(place: Place) -> None:
+    for number in range(3000):
+        (place.base / f"f{number}").write_text(str(number))
+    tree = place.unopened("landlock", Confinement())
+    opening = asyncio.create_task(tree.open(place.zygote, NO_FILES))
+    while not os.path.exists(f"{tree.place}/f1"):
+        await asyncio.sleep(0.001)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert len(os.listdir(tree.place)) < 3000
+    await tree.close()
+    assert os.listdir(place.root.live) == []

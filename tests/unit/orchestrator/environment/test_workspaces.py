@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from pathlib import Path
@@ -26,7 +27,8 @@ from orchestrator.environment.errors import (
     WorkspaceBusy,
     WorkspaceFull,
 )
-from orchestrator.environment.state_applying import Applied
+from orchestrator.environment.state_applying import Applied, apply_state
+from orchestrator.environment.states.stored_states import State
 from orchestrator.environment.trees.tree import WorkspaceLimits
 from orchestrator.environment.workspace import Workspace, current_workspace
 from store.records import Effects
@@ -226,7 +228,7 @@ async def test_branches_that_share_a_workspace_are_refused(tmp_path: Path) -> No
 
 async def test_a_fork_is_refused_while_something_runs_in_the_background(tmp_path: Path) -> None:
     async with workspace(base_in(tmp_path)) as ws:
-        await ws.shell("sleep 100 & true")
+        await ws.shell("sleep 100 & sleep 0.2")
         with pytest.raises(ShellBusy, match=r"sleep 100"):
             await ws.fork()
         await ws.shell("kill %1; wait")
@@ -527,7 +529,7 @@ async def test_an_apply_is_refused_if_the_base_has_other_changes_there(tmp_path:
 
 
 async def test_an_apply_that_was_cut_off_before_its_record_is_completed(tmp_path: Path) -> None:
-    base, fails = base_in(tmp_path, a="a\n"), [True]
+    base = base_in(tmp_path, a="a\n")
 
     @flow
     async def body() -> Applied:
@@ -535,21 +537,16 @@ async def test_an_apply_that_was_cut_off_before_its_record_is_completed(tmp_path
             await ws.run("echo b > b; rm a")
             return await ws.apply()
 
+    def killed(self: Environments, state: State, *, git: bool) -> Applied:
+        apply_state(self, state, git=git)
+        raise asyncio.CancelledError
+
     async with runtime_in(tmp_path) as runtime:
-        finish = runtime.store
-
         with pytest.MonkeyPatch.context() as patched:
-
-            def killed(*_: object, **__: object) -> None:
-                if fails[0]:
-                    raise asyncio.CancelledError
-
-            patched.setattr("orchestrator.environment.actions._change", killed)
+            patched.setattr("orchestrator.environment.workspace.apply_state", killed)
             with pytest.raises(asyncio.CancelledError):
                 await runtime.run(body.options(run_id="r"))
-        assert finish is runtime.store
     assert not (base / "a").exists()
-    fails[0] = False
     async with runtime_in(tmp_path) as runtime:
         await runtime.resume("r", body)
     assert [path.name for path in base.iterdir()] == ["b"]
@@ -562,3 +559,53 @@ async def test_folders_that_cannot_be_a_base_are_refused(tmp_path: Path, folder:
     with pytest.raises(BaseRefused, match="cannot be the base"):
         async with workspace(place):
             pass
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_a_command_that_is_cancelled_twice_is_rolled_back_once(
+    tmp_path: Path, turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with workspace(base_in(tmp_path)) as ws:
+        await ws.shell("KEPT=yes")
+        begun = asyncio.Event()
+        command = asyncio.create_task(
+            ws.shell("KEPT=no; echo begun; sleep 60", on_output=lambda *_: begun.set())
+        )
+        await begun.wait()
+        command.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        command.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await command
+        assert (await ws.shell("echo $KEPT")).stdout == "yes\n"
+    del command
+    gc.collect()  # an error that nobody awaited is logged
+    assert caplog.records == []
+
+
+async def test_a_fork_of_a_run_has_its_files_and_leaves_the_original_alone(tmp_path: Path) -> None:
+    base = base_in(tmp_path)
+
+    @flow
+    async def body(word: str) -> str:
+        async with workspace(base) as ws:
+            await append(text="one")
+            await ws.checkpoint("middle")
+            await append(text=word)
+            return await ws.read("log") + (await ws.shell("echo $LAST")).stdout
+
+    async with runtime_in(tmp_path) as runtime:
+        original = await runtime.run(body.options(run_id="r"), "two")
+        fork = await runtime.fork("r", body, at="middle", arguments={"word": "three"})
+        again = await runtime.fork(fork.run_id, body, at="append", arguments={"word": "four"})
+        async with runtime.store.reading() as tx:
+            before = await tx.states.edges_of_run("r")
+            kept = await tx.states.edges_of_run(again.run_id)
+        async with runtime.store.transaction() as tx:
+            assert await tx.states.recount() == []
+    assert original.value == "one\ntwo\ntwo\n"
+    assert fork.value == "one\nthree\nthree\n"
+    assert again.value == "one\nfour\nfour\n"
+    assert [edge.after for edge in kept[:1]] == [edge.after for edge in before[:1]]
+    assert len(kept) == len(before)

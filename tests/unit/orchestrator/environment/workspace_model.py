@@ -46,8 +46,8 @@ from orchestrator.environment.mounting import Mounting
 from orchestrator.environment.position import Position
 from orchestrator.environment.states import Base, State
 from orchestrator.environment.trees.output import Output
-from orchestrator.environment.trees.shell_state import quoted
 from orchestrator.environment.trees.overlay_tree import OverlayTree
+from orchestrator.environment.trees.shell_state import quoted
 from orchestrator.environment.workspace import Workspace
 from orchestrator.execution.step_execution import StepSpec
 from store.records import Effects, StepKind
@@ -195,7 +195,12 @@ class WorkspaceMachine(RuleBasedStateMachine):
     def command(self, at: int, what: Change, way: str) -> None:
         self.run(self._command, self._seat(at), what, way)
 
-    @rule(at=numbers, where=places, text=st.sampled_from(["", "w", "written\n"]), mode=st.none() | st.sampled_from([0o600, 0o4755]))
+    @rule(
+        at=numbers,
+        where=places,
+        text=st.sampled_from(["", "w", "written\n"]),
+        mode=st.none() | st.sampled_from([0o600, 0o4755]),
+    )
     def write(self, at: int, where: Place, text: str, mode: int | None) -> None:
         self.run(self._write, self._seat(at), where, text, mode)
 
@@ -203,7 +208,9 @@ class WorkspaceMachine(RuleBasedStateMachine):
     def read(self, at: int, where: Place) -> None:
         self.run(self._read, self._seat(at), where)
 
-    @rule(at=numbers, what=st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=4), where=places)
+    @rule(
+        at=numbers, what=st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=4), where=places
+    )
     def shell(self, at: int, what: list[str], where: Place) -> None:
         self.run(self._shell, self._seat(at), what, where)
 
@@ -289,15 +296,15 @@ class WorkspaceMachine(RuleBasedStateMachine):
             self.trace.append(f"{operation!r:.300} -> {errno.errorcode.get(result, result)}")
         return results
 
-    def _mirror(
-        self, seat: Seat, operations: list[list[Any]], results: Sequence[Any]
-    ) -> None:
+    def _mirror(self, seat: Seat, operations: list[list[Any]], results: Sequence[Any]) -> None:
         """Do the same in the plain folder: there all folders can be renamed."""
         refused = [
             operation[0] in ("rename", "exchange") and result == errno.EXDEV
             for operation, result in zip(operations, results, strict=True)
         ]
-        done = [each for each, is_refused in zip(operations, refused, strict=True) if not is_refused]
+        done = [
+            each for each, is_refused in zip(operations, refused, strict=True) if not is_refused
+        ]
         expected = self.world.plain.operate(seat.shadow, done)
         found = [each for each, is_refused in zip(results, refused, strict=True) if not is_refused]
         assert found == expected, self._told(f"{done}: {found} instead of {expected}")
@@ -327,7 +334,9 @@ class WorkspaceMachine(RuleBasedStateMachine):
             await seat.workspace.write(path, text, mode=mode)
         except OSError as error:
             code = error.errno or -1
-        self.trace.append(f"write {path!r:.200} {text!r} {mode} -> {errno.errorcode.get(code, code)}")
+        self.trace.append(
+            f"write {path!r:.200} {text!r} {mode} -> {errno.errorcode.get(code, code)}"
+        )
         self.world.count("ws.write", code)
         keeps_bits = self.backend == "copies" and os.geteuid() == 0
         arguments = {"path": path, "data": text, "mode": mode, "keeps_bits": keeps_bits}
@@ -716,7 +725,9 @@ class WorkspaceMachine(RuleBasedStateMachine):
 
 def _bytes_of(shown: str) -> str:
     """A path that was decoded with backslashes, as the file system's functions take it."""
-    return os.fsdecode(shown.encode("latin-1", "backslashreplace").decode("unicode_escape").encode("latin-1"))
+    return os.fsdecode(
+        shown.encode("latin-1", "backslashreplace").decode("unicode_escape").encode("latin-1")
+    )
 
 
 def _mounted(tree: Any) -> tuple[int, int]:
@@ -838,18 +849,22 @@ def main() -> None:
     if given.jobs > 1:
         sys.exit(_in_parallel(given))
     began_s = time.monotonic()
-    world = run_model(Run(
-        given.examples,
-        given.steps,
-        given.seed,
-        given.folder,
-        is_shrunk=not given.no_shrink,
-        backend=given.backend,
-        own=tuple(given.own),
-    ))
+    world = run_model(
+        Run(
+            given.examples,
+            given.steps,
+            given.seed,
+            given.folder,
+            is_shrunk=not given.no_shrink,
+            backend=given.backend,
+            own=tuple(given.own),
+        )
+    )
     seconds = time.monotonic() - began_s
     counts = world.counts
-    print(f"{counts['examples']} examples, {counts['steps']} comparisons in {seconds:.0f} s:", end="")
+    print(
+        f"{counts['examples']} examples, {counts['steps']} comparisons in {seconds:.0f} s:", end=""
+    )
     print(f" {counts['examples'] / seconds:.1f} examples/s; {counts['settled']} times settled")
     rules = {name[5:]: count for name, count in sorted(counts.items()) if name.startswith("rule ")}
     print("rules:", ", ".join(f"{name} {count}" for name, count in rules.items()))

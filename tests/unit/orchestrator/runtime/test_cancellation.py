@@ -267,13 +267,13 @@ async def test_nothing_begins_after_a_cancellation_that_a_step_caught(
 
     async def body() -> str:
         if cancelled_by == "within":
-            async with within(0.05):
+            async with within(0.5):
                 await steps()
         else:
             await steps()
         return "completed"
 
-    deadline = "50ms" if cancelled_by == "the deadline" else "1h"
+    deadline = "500ms" if cancelled_by == "the deadline" else "1h"
     async with scripted_runtime(tmp_path) as runtime:
         handle = runtime.start(flow(deadline=deadline)(body))
         if cancelled_by == "handle.cancel()":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +36,7 @@ from store.records import RunRecord, Status
 from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
 from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import run_in_virtual_time, timed_runtime
 
 
 @dataclass(frozen=True)
@@ -375,3 +377,36 @@ async def test_a_run_that_is_called_again_uses_its_recorded_arguments(runtime: R
     await run_until_interrupted(runtime, body, {"b": 1, "a": 2})
     await runtime.run(body.options(run_id=ID), {"a": 2, "b": 1})
     assert used == ["b", "a", "30.0"]
+
+
+def test_steps_within_a_step_that_a_limit_had_cut_off_are_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    raise_once = RaiseOnce()
+
+    @step
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    @step
+    async def long() -> None:
+        await work(1)
+        await work(60)
+
+    @flow
+    async def limited() -> float:
+        with suppress(DeadlineExceeded):
+            async with within(5):
+                await long()
+        await work(1)
+        raise_once()
+        return asyncio.get_running_loop().time()
+
+    async def run() -> float:
+        async with timed_runtime(tmp_path) as runtime:
+            await run_until_interrupted(runtime, limited)
+            began_s = asyncio.get_running_loop().time()
+            return (await runtime.resume(ID, limited)).value - began_s
+
+    assert run_in_virtual_time(run()) == pytest.approx(0, abs=0.1)
+    assert "is not begun again" not in caplog.text

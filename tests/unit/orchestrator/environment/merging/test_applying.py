@@ -245,6 +245,25 @@ def test_the_same_change_by_the_user_is_no_conflict(desk: Desk) -> None:
     assert plan.changed_elsewhere == ("f", "g")
 
 
+@pytest.mark.parametrize("path", ["changed", "link", "two\nlines/new", "folder/deep/in"])
+def test_what_the_user_changes_after_the_last_check_is_kept_and_all_else_put_back(
+    desk: Desk, path: str
+) -> None:
+    def change(what: str, at: str) -> None:
+        if at == path and what in ("write", "remove"):
+            (desk.base / path).unlink(missing_ok=True)
+            (desk.base / path).write_text("by its user")
+
+    plan = desk.plan(BEFORE, AFTER, desk.put(BEFORE))
+    with pytest.raises(BaseChanged) as raised:
+        desk.applier(change).apply(plan)
+    assert raised.value.paths == (path,)
+    assert (desk.base / path).read_text() == "by its user"
+    found = desk.scanned()
+    assert found.keys() == BEFORE.keys() | {path}
+    assert all(found[each].content == BEFORE[each].content for each in BEFORE if each != path)
+
+
 def test_an_undo_does_not_replace_what_was_changed_since(desk: Desk) -> None:
     applied = desk.changed(BEFORE, AFTER)
     (desk.base / "changed").write_text("by its user")
@@ -266,10 +285,14 @@ def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(desk: Desk) -> N
         if (what, path) == ("write", "d/f") and not (desk.base / "d").is_symlink():
             (desk.base / "d").rename(elsewhere)
             (desk.base / "d").symlink_to(elsewhere)
+        elif elsewhere.exists():
+            written.append((elsewhere / "f").read_text())
 
+    written: list[str] = []
     plan = desk.plan(before, after, desk.put(before))
     with pytest.raises((BaseChanged, ApplyFailed)):
         desk.applier(swap).apply(plan)
+    assert set(written) == {"before"}  # it was not even written and put back
     assert (elsewhere / "f").read_text() == "before"
     assert not (elsewhere / "g").exists()
     assert (desk.base / "x").read_text() == "x"

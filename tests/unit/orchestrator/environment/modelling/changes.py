@@ -11,17 +11,28 @@ from hypothesis import strategies as st
 from tests.unit.orchestrator.environment.modelling.operators import Listing
 
 LONG = "x" * 255
-NAMES = ["a", "b", "c", "-rf", " sp ace ", "two\nlines", os.fsdecode(b"\xff\xfe"), LONG, ".hid", "ü"]
+NAMES = [
+    "a",
+    "b",
+    "c",
+    "-rf",
+    " sp ace ",
+    "two\nlines",
+    os.fsdecode(b"\xff\xfe"),
+    LONG,
+    ".hid",
+    "ü",
+]
 TARGETS = ["a", "b", "a/b", "c/a", ".", "nowhere/at all", "/nowhere", NAMES[5], NAMES[6]]
 MODES = [0o755, 0o644, 0o000, 0o500, 0o400, 0o700, 0o777, 0o555, 0o4755, 0o2755, 0o1777, 0o311]
 TEXTS = ["", "x", "base\n", "a longer text\n" * 5]
 
-_MADE = "write write replace sparse mkdir deep symlink fifo socket from_nowhere link".split()
-_OF_FILES = "write append truncate replace remove become_folder".split()
-_OF_FOLDERS = "rmdir rmtree become_file again".split()
-_OF_ANY = "chmod touch become_link rename rename exchange".split()
-_ODD = "write mkdir remove rmtree rename symlink chmod link".split()
-COMMANDS = "mv mv cp rm mkdir sed ln tar".split()
+_MADE = ["write", "write", "replace", "sparse", "mkdir", "deep", "symlink", "fifo", "socket", "from_nowhere", "link"]
+_OF_FILES = ["write", "append", "truncate", "replace", "remove", "become_folder"]
+_OF_FOLDERS = ["rmdir", "rmtree", "become_file", "again"]
+_OF_ANY = ["chmod", "touch", "become_link", "rename", "rename", "exchange"]
+_ODD = ["write", "mkdir", "remove", "rmtree", "rename", "symlink", "chmod", "link"]
+COMMANDS = ["mv", "mv", "cp", "rm", "mkdir", "sed", "ln", "tar"]
 
 
 class Place(NamedTuple):

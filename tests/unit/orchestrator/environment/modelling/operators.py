@@ -54,7 +54,9 @@ class OperatorServer:
         """An operator in the namespaces of a process; 0: in ours."""
         ours, its = socket.socketpair()
         with its:
-            socket.send_fds(self._orders, [json.dumps({"process": process}).encode()], [its.fileno()])
+            socket.send_fds(
+                self._orders, [json.dumps({"process": process}).encode()], [its.fileno()]
+            )
         return Operator(ours)
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ confined as a sandbox's programs are when it changes files, and reads all of the
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import errno
 import hashlib
@@ -24,8 +23,8 @@ from contextlib import contextmanager
 from typing import Any
 
 sys.path.insert(0, sys.argv[2])
-from sandbox import linux  # noqa: E402
-from sandbox.files import open_below  # noqa: E402
+from sandbox import linux
+from sandbox.files import open_below
 
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAP_FSETID = 1 << 4
@@ -144,9 +143,7 @@ class Operator:
             inode = status.st_dev, status.st_ino
             saved[path] = kind, stat.S_IMODE(status.st_mode), data or content, inode
             size = status.st_size if kind == "file" else 0
-            found.append(
-                [path, *saved[path][:2], content, size, status.st_mtime_ns, status.st_ino]
-            )
+            found.append([path, *saved[path][:2], content, size, status.st_mtime_ns, status.st_ino])
         if key:
             self._saved[key] = saved
         return found

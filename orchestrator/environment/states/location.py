@@ -21,9 +21,11 @@ def environments_place(store_url: str, given: str | None = None) -> Environments
     """
     address = normalised(store_url)
     store = file_of(address) if is_sqlite(address) else None
+    url = without_password(address)
     if given is not None:
-        return EnvironmentsPlace(Path(given).expanduser().absolute(), store)
-    if store is not None:
-        return EnvironmentsPlace(store.with_suffix(".environments"), store)
-    name = blake3(without_password(address).encode()).hexdigest()[:16]
-    return EnvironmentsPlace(data_folder() / "environments" / name, None)
+        root = Path(given).expanduser().absolute()
+    elif store is not None:
+        root = store.with_suffix(".environments")
+    else:
+        root = data_folder() / "environments" / blake3(url.encode()).hexdigest()[:16]
+    return EnvironmentsPlace(root, store, url)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.environment.state_graph import state_graph
+from orchestrator.environment.states.state_graph import state_graph
 from store.records import RunRecord, StepRecord
 from store.state_records import CheckpointRecord, StateEdgeRecord, StateRecord
 

@@ -47,7 +47,7 @@ def state_graph(
     import networkx as nx  # takes 0.2 s to import, which most users of this package do not need
 
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
-    ended = sorted(steps, key=_end_of)
+    ended = sorted(steps, key=end_of)
     by_path = {step.path: step for step in ended}
     for order, edge in enumerate(edges):
         _add_node(graph, edge.before)
@@ -139,7 +139,7 @@ def _add_edge(
     )
 
 
-def _end_of(step: StepRecord) -> tuple[float, float]:
+def end_of(step: StepRecord) -> tuple[float, float]:
     """When a step ended, or began if it runs; of equal times the order of the outcomes decides."""
     ended_s = step.started_s if step.finished_s is None else step.finished_s
     return ended_s, math.inf if step.outcome_number is None else step.outcome_number

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from orchestrator.environment.files import collection_lock
 from orchestrator.environment.files.blob_store import BlobStore
 
 
@@ -39,23 +37,15 @@ class ManagedRoot:
         """A folder for each open workspace."""
         return self.path / "live"
 
-    @contextmanager
-    def collection_stopped(self) -> Iterator[None]:
-        """Keep the garbage collection of every process from removing anything in this block."""
-        with self._locked(fcntl.LOCK_SH):
-            yield
+    @property
+    def trash(self) -> Path:
+        """What the garbage collection is removing."""
+        return self.path / "trash"
 
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Remove in this block; waits until no process is in `collection_stopped`."""
-        with self._locked(fcntl.LOCK_EX):
-            yield
+    def collection_stopped(self) -> AbstractContextManager[None]:
+        """Keep the garbage collection of every process from removing anything in a block."""
+        return collection_lock.collection_stopped(self.path)
 
-    @contextmanager
-    def _locked(self, kind: int) -> Iterator[None]:
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, kind)
-            yield
-        finally:
-            os.close(descriptor)
+    def collecting(self) -> AbstractContextManager[None]:
+        """Remove in a block; waits until no process is in `collection_stopped`."""
+        return collection_lock.collecting(self.path)

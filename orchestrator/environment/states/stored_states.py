@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
-from orchestrator.environment.errors import StateLost
+from orchestrator.environment.errors import StateDiscarded, StateLost
 from orchestrator.environment.files.blob_store import BlobDamaged
+from orchestrator.environment.files.collection_lock import renewed
 from orchestrator.environment.files.folder_scan import Keep
 from orchestrator.environment.files.manifest import (
     Files,
@@ -23,7 +25,7 @@ from orchestrator.environment.files.manifest import (
     from_json,
     to_json,
 )
-from orchestrator.environment.managed_root import ManagedRoot
+from orchestrator.environment.states.managed_root import ManagedRoot
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,6 +97,7 @@ class States:
         self._root = root
         self._durable = durable
         self._known: dict[str, tuple[State, Manifest]] = {}
+        self._synced: set[str] = set()
         root.states.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -113,26 +116,34 @@ class States:
         files = files_digest(manifest)
         state = State("", base, files, "", shell, tuple(services))
         state = replace(state, id=_identity(state))
-        if state.id in self._known:
-            return self._known[state.id][0]
-        stored = self._stored(state.id)
-        if stored is not None:
-            with suppress(StateLost):
-                self._remember(stored, self._read_manifest(stored))
-                return stored
+        with suppress(StateLost):
+            stored = self.get(state.id)
+            self.manifest(stored)
+            self._require_synced(stored)
+            return stored
         state = replace(state, manifest=self._root.blobs.add(to_json(manifest)))
         self._write(state)
         self._remember(state, manifest)
         return state
 
     def get(self, state_id: str) -> State:
-        """A stored state; raises StateLost."""
-        if state_id in self._known:
-            return self._known[state_id][0]
-        state = self._stored(state_id)
-        if state is None:
+        """A stored state, which the garbage collection leaves for the next hour.
+
+        Raises:
+            StateLost: it is not stored, or its document is damaged.
+        """
+        if renewed(self._root.path, self.path_of(state_id)) is None:
+            self._known.pop(state_id, None)
             raise StateLost(state_id, "it is not stored here")
-        return state
+        return self._known[state_id][0] if state_id in self._known else self.read(state_id)
+
+    def all(self) -> Iterator[str]:
+        """The ids of all stored states."""
+        return (name for name in os.listdir(self._root.states) if not name.endswith(".new"))
+
+    def path_of(self, state_id: str) -> Path:
+        """Where a state's document lies, if it is stored."""
+        return self._root.states / state_id
 
     def manifest(self, state: State) -> Manifest:
         """The changes of a state against its base; raises StateLost."""
@@ -144,44 +155,63 @@ class States:
         """The same with their key; raises StateLost."""
         return Files(state.files_key, self.manifest(state))
 
+    def read(self, state_id: str) -> State:
+        """What a state's document says now; raises StateLost."""
+        try:
+            fields = json.loads(self.path_of(state_id).read_bytes())
+            if fields == _DISCARDED:
+                raise StateDiscarded(state_id)
+            return _state_of(fields)
+        except FileNotFoundError:
+            raise StateLost(state_id, "it is not stored here") from None
+        except (ValueError, TypeError, KeyError) as error:  # cut off by a loss of power
+            raise StateLost(state_id, f"its document is damaged: {error}") from error
+
     def verify(self, state: State) -> None:
         """Raise StateLost if anything of a state is missing or has other bytes.
 
         A damaged content is removed, so that it is stored anew if the state is computed again.
         """
         try:
+            self.check(state)
+        except StateLost as error:
+            if isinstance(error.__cause__, BlobDamaged):
+                self._root.blobs.remove(error.__cause__.args[0])
+                self.forget(state.id)
+            raise
+
+    def check(self, state: State, *, verify: Callable[[str], None] | None = None) -> None:
+        """Raise StateLost if anything of a state is missing or has other bytes.
+
+        Args:
+            verify: raises as BlobStore.verify, which it is by default.
+        """
+        verify = verify or self._root.blobs.verify
+        try:
             manifest = from_json(self._root.blobs.read(state.manifest))
             if files_digest(manifest) != state.files or _identity(state) != state.id:
                 raise StateLost(state.id, "its document is damaged")
             for digest in contents_of([manifest]):
-                self._root.blobs.verify(digest)
+                verify(digest)
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
-        except BlobDamaged as error:
-            self._root.blobs.remove(error.args[0])
-            self.forget(state.id)
-            raise StateLost(state.id, str(error)) from error
-        except (ValueError, TypeError) as error:
+        except (BlobDamaged, ValueError, TypeError) as error:
             raise StateLost(state.id, str(error)) from error
 
     def forget(self, state_id: str) -> None:
         """Remove a state's document; its contents stay until the garbage collection."""
         self._known.pop(state_id, None)
-        (self._root.states / state_id).unlink(missing_ok=True)
+        self.path_of(state_id).unlink(missing_ok=True)
+
+    def discard(self, state_id: str) -> None:
+        """As `forget`, but from now on to ask for it raises StateDiscarded."""
+        self._known.pop(state_id, None)
+        self._replace(state_id, _DISCARDED)
 
     def _remember(self, state: State, manifest: Manifest) -> None:
         while len(self._known) >= _KNOWN_STATES:
             self._known.pop(next(iter(self._known)))
         self._known[state.id] = state, manifest
-
-    def _stored(self, state_id: str) -> State | None:
-        try:
-            fields = json.loads((self._root.states / state_id).read_bytes())
-            return _state_of(fields)
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError):
-            return None  # cut off by a loss of power: it is written again, or lost
 
     def _read_manifest(self, state: State) -> Manifest:
         try:
@@ -192,13 +222,21 @@ class States:
             raise StateLost(state.id, f"the list of its files is damaged: {error}") from error
 
     def _write(self, state: State) -> None:
+        self._replace(state.id, asdict(state))
+        self._require_synced(state)
+
+    def _replace(self, state_id: str, fields: dict[str, Any]) -> None:
         new = self._root.states / f"{os.urandom(12).hex()}.new"
-        new.write_text(json.dumps(asdict(state)))
+        new.write_text(json.dumps(fields))
         if self._durable:
             self._sync()
-        new.rename(self._root.states / state.id)
-        if self._durable:
+        new.rename(self.path_of(state_id))
+
+    def _require_synced(self, state: State) -> None:
+        """Bring a state to the disk, also one that was stored without that."""
+        if self._durable and state.id not in self._synced:
             self._sync()
+            self._synced.add(state.id)
 
     def _sync(self) -> None:
         """Bring all that was written to the disk, with the names of files."""
@@ -212,6 +250,9 @@ class States:
 
 _KNOWN_STATES = 64
 """Manifests that are kept in memory."""
+
+_DISCARDED: dict[str, Any] = {"discarded": True}
+"""The document of a state that was given up."""
 
 
 def _identity(state: State) -> str:

@@ -1,0 +1,1 @@
+"""Stored states: what identifies one, where they are kept, and the graph that they form."""
