@@ -41,19 +41,13 @@ class BaseFolder:
         return kind_of(self._status(path))
 
     def is_same(self, path: str, entry: Entry) -> bool:
-        """Whether the base has this at a path, times aside; reads a file only if it may be."""
-        status = self._status(path)
-        if status is None or kind_of(status) != entry.kind:
-            return False
-        if entry.kind == "link":
-            return os.readlink(self._place(path)) == entry.content
-        if stat.S_IMODE(status.st_mode) != entry.mode:
-            return False
-        if entry.kind != "file":
-            return True
+        """Whether the base has this at a path, times aside; reads a file only if it may be.
+
+        What this user may not read counts as changed.
+        """
         try:
-            return status.st_size == entry.size and self._digest(path, status) == entry.content
-        except PermissionError:  # nobody knows: it counts as changed
+            return self._is_same(path, entry)
+        except PermissionError:
             return False
 
     def open(self, path: str) -> int:
@@ -90,6 +84,18 @@ class BaseFolder:
 
     def _place(self, path: str) -> str:
         return os.path.join(self._folder, path)
+
+    def _is_same(self, path: str, entry: Entry) -> bool:
+        status = self._status(path)
+        if status is None or kind_of(status) != entry.kind:
+            return False
+        if entry.kind == "link":
+            return os.readlink(self._place(path)) == entry.content
+        if stat.S_IMODE(status.st_mode) != entry.mode:
+            return False
+        if entry.kind != "file":
+            return True
+        return status.st_size == entry.size and self._digest(path, status) == entry.content
 
     def _status(self, path: str) -> os.stat_result | None:
         try:

@@ -11,6 +11,7 @@ from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.blob_store import BlobStore
 from orchestrator.environment.files.collection_lock import exclusively
 from orchestrator.environment.files.layer_building import build_layer, remove_folder
+from orchestrator.environment.files.layering import may_have
 from orchestrator.environment.files.manifest import Entry, Files, Manifest, parents_of
 
 MAX_DEPTH = 64
@@ -107,7 +108,7 @@ def _difference(before: Manifest, after: Manifest, base: BaseFolder) -> dict[str
             if (before[path].kind == "folder") != (new.kind == "folder"):
                 return None
         elif not _is_covered(path, after) and not _is_covered(path, part):
-            if base.kind(path) is not None:
+            if may_have(base, path):
                 return None
             part[path] = Entry("gone")
     return part

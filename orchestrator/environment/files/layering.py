@@ -53,7 +53,7 @@ def layered(before: Manifest, upper: FolderScan, base: BaseTree) -> dict[str, En
     manifest = {path: entry for path, entry in before.items() if not is_covered(path)}
     for path, entry in entries.items():
         if entry.kind == "gone":
-            if base.kind(path) is not None:
+            if may_have(base, path):
                 manifest[path] = Entry("gone")
         elif not base.is_same(path, entry):
             manifest[path] = entry
@@ -85,4 +85,17 @@ def _was_folder(path: str, before: Manifest, base: BaseTree) -> bool:
         if entry is not None and entry.kind != "folder":
             return False
     entry = before.get(path)
-    return (base.kind(path) if entry is None else entry.kind) == "folder"
+    if entry is not None:
+        return entry.kind == "folder"
+    try:
+        return base.kind(path) == "folder"
+    except PermissionError:  # if it was no folder, the overlay has marked it as opaque
+        return True
+
+
+def may_have(base: BaseTree, path: str) -> bool:
+    """Whether a base has something at a path, or may have: not all users may look everywhere."""
+    try:
+        return base.kind(path) is not None
+    except PermissionError:
+        return True

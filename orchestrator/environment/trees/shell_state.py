@@ -5,10 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-CAPTURE = (
-    "{ declare -p; printf '\\0'; declare -F; printf '\\0'; shopt -p; set +o; umask -p; alias -p;"
-    " trap -p; printf '\\0'; printf '%s\\0%s' \"$PWD\" $$; } 2>/dev/null"
-)
+_ZERO = "printf '\\0'"
+
+
+def _written(commands: Iterable[str]) -> str:
+    """A command that writes what these write, between zeros: see `_read`."""
+    writing = " ".join(f"{each} >&197;" for each in (_ZERO, *commands, _ZERO))
+    return f"{{ {writing} }} 197>&1 >/dev/null 2>&1"
+
+
+def _read(output: str) -> list[str]:
+    """The parts of what such a command has written; around them a DEBUG trap may have written."""
+    return output.split("\0")[1:-1]
+
+
+_VARIABLES, _FUNCTIONS = ("declare -p", _ZERO), ("declare -F", _ZERO)
+_OPTIONS = ("shopt -p", "set +o", "umask -p", "alias -p", "trap -p", _ZERO)
+
+CAPTURE = _written([*_VARIABLES, *_FUNCTIONS, *_OPTIONS, "printf '%s\\0%s' \"$PWD\" $$"])
 """A command that writes what `ShellCapture.parse` reads."""
 
 _ITS_OWN_NAMES = """
@@ -56,7 +70,7 @@ class ShellCapture:
     @classmethod
     def parse(cls, output: str) -> ShellCapture:
         """What CAPTURE wrote."""
-        variables, functions, options, folder, process = output.split("\0")
+        variables, functions, options, folder, process = _read(output)
         lines = {line for line in _STATEMENT.findall(variables) if _is_kept(line)}
         lines.update(_STATEMENT.findall(options))
         declared = _FUNCTION.findall(functions)
@@ -67,11 +81,15 @@ class ShellCapture:
     @property
     def definitions_command(self) -> str:
         """A command that writes the definitions of all functions; see `with_definitions`."""
-        return " ".join(f"declare -f -- {quoted(each)}; printf '\\0';" for each in self.functions)
+        return _written(
+            command
+            for each in self.functions
+            for command in (f"declare -f -- {quoted(each)}", _ZERO)
+        )
 
     def with_definitions(self, output: str) -> ShellCapture:
         """This with the functions that `definitions_command` wrote: any line may be in one."""
-        definitions = [each.removesuffix("\n") for each in output.split("\0")[:-1]]
+        definitions = [each.removesuffix("\n") for each in _read(output)[:-1]]
         lines = {each if each.startswith(_DEFINE) else _DEFINE + each for each in definitions}
         return ShellCapture(self.folder, self.lines | lines, self.functions, self.process)
 

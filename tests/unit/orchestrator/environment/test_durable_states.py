@@ -83,3 +83,16 @@ def test_an_equal_state_that_was_stored_without_syncing_is_synced(
     require_on_disk(tmp_path, state)
     added(durable, "one")
     assert disk.num_syncs == 1, "once is enough"
+
+
+def test_layers_are_shared_by_states_whose_files_have_the_same_times(tmp_path: Path) -> None:
+    """Else a state would be shown with the times of another one that has the same files."""
+    root = ManagedRoot(tmp_path)
+    states, content = States(root), root.blobs.add(b"x")
+    early, late = ({"file": Entry("file", 0o644, content, 1, mtime_ns=second)} for second in (1, 2))
+    one, same, other = (
+        states.add(BASE, files, shell)
+        for files, shell in ((early, ""), (early, "X=1\n"), (late, "X=2\n"))
+    )
+    assert one.files == same.files == other.files
+    assert states.files(one).key == states.files(same).key != states.files(other).key

@@ -50,6 +50,45 @@ async def test_another_shell_gets_the_state_of_the_first(place: Place) -> None:
         assert await other.state() == state
 
 
+@pytest.mark.parametrize(
+    ("setting", "showing", "shown"),
+    [
+        ("f() { cat <<'E'\n}\ng () \nE\n}", "f", "}\ng () \n"),
+        ("alias two=$'echo 1\\necho 2'", "alias two", "alias two='echo 1\necho 2'\n"),
+        ("trap $'echo 1\\necho 2' USR1", "kill -USR1 $$; :", "1\n2\n"),
+        ("declare -r FIXED=1", "(FIXED=2) 2>/dev/null; echo $FIXED", "1\n"),
+        ("f() { echo f; }; export -f f", "bash -c f", "f\n"),
+        ("shopt -s extglob\nf() { case $1 in +(a)) echo all a;; esac; }", "f aa", "all a\n"),
+        (
+            "f() { ll; }; shopt -s expand_aliases; alias ll='echo alias;'",
+            "declare -f f | grep -c alias; :",
+            "0\n",
+        ),
+        ("cd() { echo not there; }", "pwd -P | grep -c deep", "1\n"),
+        ("set -u; trap 'echo debug' DEBUG", "trap - DEBUG; echo $-", "debug\ndebug\nhuBc\n"),
+        ("function odd-name.1 { echo odd; }", "odd-name.1", "odd\n"),
+    ],
+    ids=lambda value: value[:20],
+)
+async def test_another_shell_also_gets(
+    place: Place, setting: str, showing: str, shown: str
+) -> None:
+    (place.base / "deep").mkdir()
+    async with place.tree() as tree, place.shell(tree) as one, place.shell(tree) as other:
+        await said(one, f"cd deep\n{setting}")
+        state = await one.state()
+        await ran(other, state)
+        assert await other.state() == state
+        assert await said(other, showing) == shown
+
+
+async def test_a_shell_whose_folder_is_gone_stays_where_it_is(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as one, place.shell(tree) as other:
+        await said(one, "mkdir gone; cd gone; X=1; rmdir ../gone")
+        await ran(other, await one.state())
+        assert await said(other, "echo $X; pwd") == f"1\n{place.base}\n"
+
+
 async def test_variables_that_a_shell_was_started_with_are_not_in_its_state(place: Place) -> None:
     async with place.tree() as tree, place.shell(tree) as shell:
         await said(shell, "X=1")

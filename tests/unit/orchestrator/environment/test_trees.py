@@ -187,6 +187,22 @@ async def test_sockets_are_left_out_by_name(place: Place, kind: Kind) -> None:
             assert os.listdir(tree.place) == ["file"]
 
 
+@both
+async def test_a_socket_in_place_of_a_file_is_a_file_less(place: Place, kind: Kind) -> None:
+    (place.base / "folder").mkdir()
+    (place.base / "folder" / "file").touch()
+    (place.base / "s").touch()
+    async with place.tree(kind) as tree, place.shell(tree) as shell:
+        bind = (
+            "import socket; [socket.socket(socket.AF_UNIX).bind(each) for each in ('s', 'folder')]"
+        )
+        await said(shell, f'rm -r s folder; python3 -c "{bind}"')
+        seen = await place.seen(tree)
+        assert {path: entry.kind for path, entry in seen.manifest.items()} == {
+            "s": "gone", "folder": "gone"
+        }  # fmt: skip
+
+
 def test_a_folder_is_removed_however_deep_it_is(tmp_path: Path) -> None:
     top = tmp_path / "top"
     top.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -27,7 +28,30 @@ TARGETS = ["a", "b", "a/b", "c/a", ".", "nowhere/at all", "/nowhere", NAMES[5], 
 MODES = [0o755, 0o644, 0o000, 0o500, 0o400, 0o700, 0o777, 0o555, 0o4755, 0o2755, 0o1777, 0o311]
 TEXTS = ["", "x", "base\n", "a longer text\n" * 5]
 
-_MADE = ["write", "write", "replace", "sparse", "mkdir", "deep", "symlink", "fifo", "socket", "from_nowhere", "link"]
+_GIVEN: dict[str, Sequence[Any]] = {
+    **dict.fromkeys(["write", "append", "replace", "become_file", "from_nowhere"], TEXTS),
+    **dict.fromkeys(["become_folder", "again"], NAMES),
+    **dict.fromkeys(["mkdir", "chmod"], MODES),
+    "sparse": [100, 1_200_000],
+    "truncate": [0, 1, 5000],
+    "touch": range(1_000_000_000, 1_000_000_100),
+    "become_link": TARGETS,
+}
+"""Second arguments of operations."""
+
+_MADE = [
+    "write",
+    "write",
+    "replace",
+    "sparse",
+    "mkdir",
+    "deep",
+    "symlink",
+    "fifo",
+    "socket",
+    "from_nowhere",
+    "link",
+]
 _OF_FILES = ["write", "append", "truncate", "replace", "remove", "become_folder"]
 _OF_FOLDERS = ["rmdir", "rmtree", "become_file", "again"]
 _OF_ANY = ["chmod", "touch", "become_link", "rename", "rename", "exchange"]
@@ -63,31 +87,21 @@ class Change(NamedTuple):
 
     def operation(self, listing: Listing) -> list[Any]:
         one, other = self.one.in_tree(listing, self.kind), self.other.in_tree(listing)
-        number = self.number
         match self.name:
-            case "write" | "append" | "replace" | "become_file" | "from_nowhere":
-                return [self.name, one, TEXTS[number % len(TEXTS)]]
-            case "become_folder" | "again":
-                return [self.name, one, NAMES[number % len(NAMES)]]
-            case "sparse":
-                return [self.name, one, [100, 1_200_000][number % 2]]
-            case "truncate":
-                return [self.name, one, [0, 1, 5000][number % 3]]
-            case "mkdir" | "chmod":
-                return [self.name, one, MODES[number % len(MODES)]]
             case "deep":
                 return [self.name, os.path.dirname(one) or ".", "d", 40]
-            case "touch":
-                return [self.name, one, 1_000_000_000 + number]
             case "symlink":
-                return [self.name, TARGETS[number % len(TARGETS)], one]
-            case "become_link":
-                return [self.name, one, TARGETS[number % len(TARGETS)]]
+                return [self.name, self._one_of(TARGETS), one]
             case "link":
                 return [self.name, self.other.in_tree(listing, "file"), one]
             case "rename" | "exchange":
                 return [self.name, one, other]
+            case name if name in _GIVEN:
+                return [name, one, self._one_of(_GIVEN[name])]
         return [self.name, one]
+
+    def _one_of(self, values: Sequence[Any]) -> Any:
+        return values[self.number % len(values)]
 
     def command(self, listing: Listing) -> str:
         """The same kind of change by programs of the system."""

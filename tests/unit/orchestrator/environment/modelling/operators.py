@@ -14,7 +14,9 @@ import orchestrator.environment
 from orchestrator.environment.live_workspace import LiveWorkspace
 from orchestrator.environment.trees.sandbox_client import shared_zygote
 
-_PROGRAM = Path(__file__).with_name("tree_operator.py")
+_PROGRAM = (
+    "import sys; sys.path[:0] = sys.argv[2:]; from operating.operator_process import main; main()"
+)
 
 
 class Seen(NamedTuple):
@@ -41,10 +43,10 @@ class OperatorServer:
 
     def __init__(self) -> None:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        packages = str(Path(orchestrator.environment.__file__).parent)
+        packages = [str(Path(orchestrator.environment.__file__).parent), str(Path(__file__).parent)]
         with its:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_PROGRAM), str(its.fileno()), packages],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(its.fileno()), *packages],
                 pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL,
             )

@@ -42,13 +42,22 @@ STATEMENTS = [
     "set +u",
     "trap 'echo bye' EXIT",
     "trap $'echo 1\\necho 2' USR1",
-    "trap - USR1 EXIT",
+    "trap 'echo debug' DEBUG",
+    "trap 'echo err >&2' ERR",
+    "trap - USR1 EXIT DEBUG",
+    "cd() { echo not there; }",
+    "unset -f cd",
+    "shopt -s extglob\nex() { case $1 in +(a)) :;; esac; }",
     "false",
     "exit 3",
+    "sleep 10",
 ]
 
 NAMES = "X Y HOME LATE LIST MAP N FIXED REFERENCE FAKE"
+_SHOWN = ["declare -f", "declare -F", "umask", "alias -p", "shopt -p", "set +o", "trap -p"]
 PROBE = (
-    f"{{ for each in {NAMES}; do declare -p $each; done; declare -f; declare -F; umask; alias -p;"
-    ' shopt -p; set +o; trap -p; printf "\\0%s" "$PWD"; } 2>/dev/null'
+    f"{{ printf '\\1' >&195; for each in {NAMES}; do declare -p $each >&195; done;"
+    f" {' '.join(f'{each} >&195;' for each in _SHOWN)}"
+    " printf '\\0%s\\0' \"$PWD\" >&195; } 195>&1 >/dev/null 2>&1"
 )
+"""It writes to a descriptor of its own, as a DEBUG trap may write to stdout meanwhile."""

@@ -1,0 +1,1 @@
+"""A program that changes and lists folders; run as top-level package `operating`."""
