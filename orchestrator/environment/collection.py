@@ -24,6 +24,7 @@ from orchestrator.environment.files.collection_lock import NEW_S
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.files.layer_stacks import layers_below
 from orchestrator.environment.files.manifest import contents_of, from_json
+from orchestrator.environment.merging.apply_journal import contents_in_use
 from orchestrator.environment.states.managed_root import ManagedRoot
 from orchestrator.environment.states.stored_states import States
 from orchestrator.environment.trees.live_folder import is_open, named_in
@@ -94,8 +95,8 @@ class _Collection:
         """Collect. A layer shares files with contents, and to remove it makes these look new."""
         self._root.trash.mkdir(exist_ok=True)
         self._remove_dead()
-        needed = self._needed(self._remove_states())
-        self._remove_blobs(needed)
+        removed = self._remove_states()
+        self._remove_blobs(self._needed(but=removed if self._dry_run else ()))
         self._remove_layers()
         self._remove_unfinished()
         self._empty_trash()
@@ -123,13 +124,13 @@ class _Collection:
         self._collected.num_states = len(removed)
         return removed
 
-    def _needed(self, removed: Collection[str]) -> set[str]:
-        """The digests of all that the remaining states need."""
-        needed, manifests = set[str](), set[str]()
+    def _needed(self, *, but: Collection[str]) -> set[str]:
+        """The digests of all that stored states, but some, and unfinished applies need."""
+        needed, manifests = contents_in_use(self._root.path), set[str]()
         for each in self._states.all():
             with suppress(StateLost):
                 state = self._states.read(each)
-                if each not in removed:
+                if each not in but:
                     needed |= {state.manifest, state.base.listing}
                     manifests.add(state.manifest)
         for manifest in manifests:

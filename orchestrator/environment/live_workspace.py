@@ -332,9 +332,8 @@ class LiveWorkspace:
         self._is_shell_used = False
 
     def _shell_script(self) -> str:
-        """Gives a new shell the state that was captured last."""
-        shell = self.state.shell
-        return self._from_base(shell) if shell else f"cd -- {quoted(self._tree.place)}\n"
+        """Gives a new shell the state that was captured last, in the workspace if not elsewhere."""
+        return f"cd -- {quoted(self._tree.place)}\n" + self._from_base(self.state.shell)
 
     async def _copy_up(self) -> None:
         """Copy folders into the upper folder whole, so that they can be renamed there."""

@@ -38,9 +38,10 @@ def layered(before: Manifest, upper: FolderScan, base: BaseTree) -> dict[str, En
 
     Args:
         before: of the layers below the upper folder.
-        upper: what the upper folder holds.
+        upper: what the upper folder holds; what is left out of it takes the place of what was
+            there before.
     """
-    entries = upper.entries
+    entries = {**upper.entries, **dict.fromkeys(upper.left_out, Entry("gone"))}
     hiding = _hiding_folders(before, upper, base)
 
     def is_covered(path: str) -> bool:

@@ -39,7 +39,7 @@ class Files(NamedTuple):
     """The files of a state.
 
     Attributes:
-        key: names them: the digest of the base's identity and of the files.
+        key: names them, with their times: the digest of the base's identity and of the manifest.
     """
 
     key: str

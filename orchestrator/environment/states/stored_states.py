@@ -82,8 +82,8 @@ class State:
 
     @property
     def files_key(self) -> str:
-        """Names the files with their base; see Files."""
-        return blake3(f"{self.base.identity} {self.files}".encode()).hexdigest()
+        """Names the files with their times and their base; see Files."""
+        return blake3(f"{self.base.identity} {self.manifest}".encode()).hexdigest()
 
 
 class States:

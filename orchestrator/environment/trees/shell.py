@@ -120,9 +120,10 @@ class Shell:
 
     async def capture(self) -> ShellCapture:
         """The shell's state now."""
-        output = Output(limit_bytes=1 << 30)
-        await self.run(CAPTURE, output)
-        return ShellCapture.parse(output.streams["stdout"].decode(errors="surrogateescape"))
+        captured = ShellCapture.parse(await self._written_by(CAPTURE))
+        if not captured.functions:
+            return captured
+        return captured.with_definitions(await self._written_by(captured.definitions_command))
 
     async def state(self) -> str:
         """The script that gives a new shell this one's state."""
@@ -141,6 +142,11 @@ class Shell:
         if self._commands >= 0:
             os.close(self._commands)
             self._commands = -1
+
+    async def _written_by(self, command: str) -> str:
+        output = Output(limit_bytes=1 << 30)
+        await self.run(command, output)
+        return output.streams["stdout"].decode(errors="surrogateescape")
 
     async def _send(self, data: bytes) -> None:
         """Write to bash, which reads byte by byte: a long command fills the pipe."""

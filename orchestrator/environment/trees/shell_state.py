@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 CAPTURE = (
-    "{ declare -p; printf '\\0'; declare -f; printf '\\0'; shopt -p; set +o; umask -p; alias -p;"
+    "{ declare -p; printf '\\0'; declare -F; printf '\\0'; shopt -p; set +o; umask -p; alias -p;"
     " trap -p; printf '\\0'; printf '%s\\0%s' \"$PWD\" $$; } 2>/dev/null"
 )
 """A command that writes what `ShellCapture.parse` reads."""
@@ -22,6 +22,13 @@ _ITS_OWN = frozenset(_ITS_OWN_NAMES.split())
 """Variables that bash itself sets."""
 
 _DECLARED = re.compile(r"declare (-[-a-zA-Z]+) (\w+)", re.ASCII)
+_FUNCTION = re.compile(r"declare (-[a-zA-Z]+) (.+)")
+
+_STATEMENT = re.compile(
+    r"""(?: \$' (?:[^'\\]|\\.)*+ ' | ' [^']*+ ' | " (?:[^"\\]|\\.)*+ " | \\. | [^'"\\\n] )++""",
+    re.VERBOSE | re.DOTALL,
+)
+"""A command of one line, but that quoted line breaks may be in it."""
 
 
 class ShellCapture:
@@ -29,33 +36,61 @@ class ShellCapture:
 
     Attributes:
         folder: its working folder.
-        lines: commands that set one thing each.
+        lines: commands that set one thing each; without the definitions of functions.
+        functions: their names.
         process: its id.
     """
 
-    def __init__(self, folder: str, lines: frozenset[str], process: int = 0) -> None:
+    def __init__(
+        self,
+        folder: str,
+        lines: frozenset[str],
+        functions: tuple[str, ...] = (),
+        process: int = 0,
+    ) -> None:
         self.folder = folder
         self.lines = lines
+        self.functions = functions
         self.process = process
 
     @classmethod
     def parse(cls, output: str) -> ShellCapture:
         """What CAPTURE wrote."""
         variables, functions, options, folder, process = output.split("\0")
-        lines = {line for line in _statements(variables) if _is_kept(line)}
-        lines |= {f"function {body}" for body in _functions(functions)}
-        lines |= {line for line in options.splitlines() if line}
-        return cls(folder, frozenset(lines), int(process))
+        lines = {line for line in _STATEMENT.findall(variables) if _is_kept(line)}
+        lines.update(_STATEMENT.findall(options))
+        declared = _FUNCTION.findall(functions)
+        lines |= {f"declare {flags} {quoted(name)}" for flags, name in declared if flags != "-f"}
+        names = tuple(name for _, name in declared)
+        return cls(folder, frozenset(lines), names, int(process))
+
+    @property
+    def definitions_command(self) -> str:
+        """A command that writes the definitions of all functions; see `with_definitions`."""
+        return " ".join(f"declare -f -- {quoted(each)}; printf '\\0';" for each in self.functions)
+
+    def with_definitions(self, output: str) -> ShellCapture:
+        """This with the functions that `definitions_command` wrote: any line may be in one."""
+        definitions = [each.removesuffix("\n") for each in output.split("\0")[:-1]]
+        lines = {each if each.startswith(_DEFINE) else _DEFINE + each for each in definitions}
+        return ShellCapture(self.folder, self.lines | lines, self.functions, self.process)
 
     def script_since(self, first: ShellCapture) -> str:
         """The script that gives a new shell this state: only what has changed since its start.
 
-        So the variables that it was started with are not stored: they may hold secrets.
+        So the variables that it was started with are not stored: they may hold secrets. If the
+        folder is not there any more, the shell stays in the one in which it is.
         """
         changed = sorted(self.lines - first.lines, key=_order)
         removed = sorted(_names(first.lines) - _names(self.lines))
         lines = [f"unset -v {name}" for name in removed]
-        return "\n".join([*lines, *changed, f"cd -- {quoted(self.folder)}", ""])
+        return "\n".join([f"cd -- {quoted(self.folder)}", *lines, *changed, ""])
+
+
+_DEFINE = "function "
+_KINDS = ("shopt", "declare", "function", "declare -f", "alias", "set", "umask", "trap")
+"""Some options, such as extglob, decide how functions are read; aliases would be expanded in them;
+other options, such as nounset, would stop the script; traps would be executed by it."""
 
 
 def quoted(text: str) -> str:
@@ -63,31 +98,15 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _statements(declared: str) -> list[str]:
-    """The statements of `declare -p`; a value with line breaks is written as $'...\\n...'."""
-    statements: list[str] = []
-    for line in declared.splitlines():
-        if _DECLARED.match(line) or not statements:
-            statements.append(line)
-        else:
-            statements[-1] += "\n" + line
-    return statements
-
-
-def _functions(declared: str) -> list[str]:
-    """The definitions of `declare -f`, each from its name to a closing brace at a line's start."""
-    return [part + "\n}" for part in declared.split("\n}\n") if part.strip()]
-
-
 def _is_kept(statement: str) -> bool:
     declared = _DECLARED.match(statement)
-    return declared is not None and "r" not in declared[1] and declared[2] not in _ITS_OWN
+    return declared is not None and declared[2] not in _ITS_OWN
 
 
-def _names(lines: Sequence[str] | frozenset[str]) -> set[str]:
+def _names(lines: Iterable[str]) -> set[str]:
     return {declared[2] for line in lines if (declared := _DECLARED.match(line))}
 
 
-def _order(line: str) -> tuple[int, str]:
-    """Options last: some, such as nounset, would stop the script."""
-    return (0 if line.startswith(("declare", "function")) else 1, line)
+def _order(line: str) -> tuple[int, bool, str]:
+    kind = "declare -f" if line.startswith("declare -f") else line.split(maxsplit=1)[0]
+    return _KINDS.index(kind), kind == "trap" and line.endswith("DEBUG"), line

@@ -18,6 +18,8 @@ from orchestrator.environment.files import collection_lock
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Entry
+from orchestrator.environment.merging.apply_journal import locked_journal
+from orchestrator.environment.merging.apply_plan import ApplyPlan, Operation
 from orchestrator.environment.states.managed_root import ManagedRoot
 from orchestrator.environment.states.stored_states import Base, State, States
 from orchestrator.environment.trees.live_folder import LiveFolder
@@ -102,6 +104,19 @@ def test_a_state_that_an_open_workspace_names_stays(root: ManagedRoot) -> None:
     assert counts(collected(root)) == (0, 0, 0, 0)
     live.close()
     assert counts(collected(root)) == (1, 2, 0, 0)
+
+
+def test_contents_of_an_unfinished_apply_stay_until_it_has_ended(
+    root: ManagedRoot, tmp_path: Path
+) -> None:
+    after = Entry("file", 0o644, root.blobs.add(b"after"), 5)
+    plan = ApplyPlan("/base", "plan", (Operation("a", None, after),), {})
+    with locked_journal(root.path, Path("/base")) as journal:
+        journal.write("writing", plan)
+    assert counts(collected(root)) == (0, 0, 0, 0)
+    with locked_journal(root.path, Path("/base")) as journal:
+        journal.clear()
+    assert counts(collected(root)) == (0, 1, 0, 0)
 
 
 def test_layers_of_open_workspaces_stay_and_others_are_built_again_when_needed(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.environment.files.manifest import Entry
-from orchestrator.environment.states import stored_states as states
+from orchestrator.environment.states import stored_states
 from orchestrator.environment.states.managed_root import ManagedRoot
 from orchestrator.environment.states.stored_states import Base, State, States
 
@@ -33,7 +33,7 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk(tmp_path / "root", tmp_path / "disk")
-    monkeypatch.setattr(states, "_libc", disk)
+    monkeypatch.setattr(stored_states, "_libc", disk)
     return disk
 
 
