@@ -117,6 +117,7 @@ def test_ctrl_c_and_jobs_are_the_shells_own_and_a_new_size_is_passed_on(terminal
     os.kill(terminal.process, signal.SIGWINCH)
     while terminal.says("stty size") != "20 90":
         pass
+    terminal.until("/base/d ")
     terminal.type("\x04")
     assert terminal.end() == 0
 
