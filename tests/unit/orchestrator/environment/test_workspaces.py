@@ -548,8 +548,11 @@ async def test_an_apply_that_was_cut_off_before_its_record_is_completed(tmp_path
                 await runtime.run(body.options(run_id="r"))
     assert not (base / "a").exists()
     async with runtime_in(tmp_path) as runtime:
-        await runtime.resume("r", body)
+        applied = (await runtime.resume("r", body)).value
     assert [path.name for path in base.iterdir()] == ["b"]
+    assert (applied.added, applied.deleted) == (("b",), ("a",))
+    async with workspace(base, state=applied.former) as before:
+        assert await files_of(before) == {"a": "a\n"}
 
 
 @pytest.mark.parametrize("folder", ["/", "~", "missing", "file", "{store}", ""])
