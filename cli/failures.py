@@ -75,6 +75,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "StateDiscarded",
             "StateLost",
             "WorkspaceBusy",
+            "WorkspaceClosed",
             "WorkspaceFull",
         ],
         "patterns.errors": ["PatternError"],

@@ -34,6 +34,7 @@ from orchestrator.environment.errors import (
     ShellBusy,
     StateLost,
     WorkspaceBusy,
+    WorkspaceClosed,
     WorkspaceFull,
 )
 from orchestrator.environment.merging.change_set import (
@@ -200,6 +201,7 @@ __all__ = [
     "UnknownModel",
     "Workspace",
     "WorkspaceBusy",
+    "WorkspaceClosed",
     "WorkspaceFull",
     "WorkspaceLimits",
     "WouldBlock",

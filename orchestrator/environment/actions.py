@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -66,6 +66,11 @@ class Action:
     note: Callable[[Any], str] | None = None
 
     @property
+    def is_exclusive(self) -> bool:
+        """Whether no other action of the workspace may be in progress."""
+        return self.is_observed or self.leaves is not None
+
+    @property
     def label(self) -> str | None:
         """The name of the checkpoint, if that is the state that it leaves."""
         return self.checkpoint if self.keeps is None else None
@@ -88,21 +93,28 @@ async def run_action(
         StateLost: the state before it is not stored any more, and cannot be computed again.
         And as `begin_or_replay`, and what the work raises.
     """
-    spec = action.spec
+    spec = replace(action.spec, workspace=position.name, state_before=position.state)
+    # What only happens beside the workspace may do so at the same time as an action in it.
+    acting = position.acting(spec.name) if action.is_exclusive else nullcontext()
     if context is None:
-        with position.acting(spec.name):
+        with acting:
             async with _Transaction(position, action, path=os.urandom(8).hex()) as transaction:
                 value = await work()
                 await transaction.commit(value)
             return value
+    if context.cached_step:
+        raise TypeError(
+            f"step {context.cached_step} is cached, and works in workspace {position.name}: what it"
+            " changes there would be missing in a run that reuses its result; remove cache="
+        )
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
         _remember_replayed(position, action, step)
         replayed: R = step.value
         return replayed
-    with position.acting(spec.name):
+    with acting:
         before = position.state
-        record = replace(step.record, workspace=position.name, state_before=before)
+        record = replace(step.record, state_before=before)
         step = step._replace(record=record)
         transaction = _Transaction(position, action, path=record.path)
         async with _recorded(step) as outcome, transaction:
@@ -111,6 +123,8 @@ async def run_action(
                 value = await work()
             outcome["result"], value = spec.codec.round_trip(value)
             after = await transaction.commit(value)
+            if not action.is_exclusive:
+                before = after  # another action may have ended meanwhile
             outcome["environment"] = _change(step, position, action, value, before, after)
         return value
 
@@ -138,15 +152,19 @@ class _Transaction:
             Its id.
         """
         action, state = self._action, self._before
+        if not action.is_observed:
+            state = self._position.state
         if action.leaves is not None:
             state = action.leaves(value)
         elif action.is_observed:
-            state = (await self._position.mounting.live.capture()).id
+            state = (await self._position.mounting.capture()).id
         self._after = state
         return state
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         action = self._action
+        if action.is_exclusive:
+            self._position.take_noted()
         if error is not None:
             if action.is_observed:
                 await until_done(self._position.mounting.roll_back(self._before))
@@ -179,9 +197,18 @@ async def until_done(work: Awaitable[R]) -> R:
 
 def _remember_replayed(position: Position, action: Action, step: Replayed) -> None:
     spec = action.spec
-    if step.record is None:  # `reconcile` found that it had taken place
-        position.history.add(Moment("", spec.name, position.state, spec.effects))
-    elif step.record.workspace is not None:
+    if step.reconciled is not None:
+        position.history.add(
+            Moment(
+                step.reconciled.path,
+                spec.name,
+                position.state,
+                spec.effects,
+                label=action.label,
+                compensate=action.compensate,
+            )
+        )
+    elif step.record is not None and step.record.workspace is not None:
         position.history.describe(
             step.record.path,
             label=action.label,

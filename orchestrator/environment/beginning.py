@@ -161,13 +161,13 @@ class Beginning:
         self._home = home_at(place, self._durable)
         try:
             if context is None:
-                begun, is_new, path = await self._new(), True, "begin"
+                begun, path = await self._new(), "begin"
             else:
-                begun, is_new, path = await self._recorded(context)
+                begun, path = await self._recorded(context)
         except BaseException:
             await self._home.release()
             raise
-        mounting = Mounting(self._home.environments, self._kind, is_trusted=is_new)
+        mounting = Mounting(self._home.environments, self._kind)
         history = History([Moment(path, "workspace", begun.state)])
         workspace.place(begun.name, mounting, history)
 
@@ -175,7 +175,10 @@ class Beginning:
         """A workspace or a fork has its name: recorded actions of it are reported to it."""
         self._names.add(position.name)
         if self._run is not None:
-            self._run.workspaces[position.name] = position.history.replayed
+            names = self._run.checkpoint_names
+            self._run.workspaces[position.name] = lambda step: position.history.replayed(
+                step, names.get(step.path)
+            )
 
     def free_names(self, origin: str, count: int) -> list[str]:
         """Names for forks of a workspace, unique in the run."""
@@ -184,15 +187,21 @@ class Beginning:
             number += 1
             if f"{origin}.{number}" not in taken:
                 names.append(f"{origin}.{number}")
+        for name in names:
+            self._reserve(name)
         return names
 
     async def end(self, position: Position) -> None:
         """End all that runs in a workspace; idempotent."""
-        await position.mounting.close()
-        self._names.discard(position.name)
-        if not self._names and self._home is not None:
-            home, self._home = self._home, None
-            await home.release()
+        try:
+            await position.mounting.close()
+        finally:
+            self._names.discard(position.name)
+            if self._run is not None:  # only its name is needed any more
+                self._run.workspaces[position.name] = lambda _: None
+            if not self._names and self._home is not None:
+                home, self._home = self._home, None
+                await home.release()
 
     def _taken(self) -> set[str]:
         run = self._run
@@ -205,7 +214,16 @@ class Beginning:
         while name in taken:
             number += 1
             name = f"{self._name}-{number}"
+        self._reserve(name)
+        assert self._home is not None
+        self._home.environments.trusted.add(state.id)
         return Begun(name, state.id)
+
+    def _reserve(self, name: str) -> None:
+        """No other workspace of the run may have this name, from now on."""
+        self._names.add(name)
+        if self._run is not None:
+            self._run.workspaces.setdefault(name, lambda _: None)
 
     def _base_state(self) -> State:
         assert self._home is not None
@@ -229,14 +247,14 @@ class Beginning:
         require_same_base(environments, state)
         return state
 
-    async def _recorded(self, context: CallContext) -> tuple[Begun, bool, str]:
+    async def _recorded(self, context: CallContext) -> tuple[Begun, str]:
         given = [] if self._state is None else [self._state]
         arguments = digest_of(self._kind.base, self._name, *map(str, self._services), *given)
         spec = StepSpec("workspace", StepKind.STEP, _BEGUN, Effects.ENV, arguments=arguments)
         step = await begin_or_replay(context, spec)
         if isinstance(step, Replayed):
             assert step.record is not None, "it is not reconciled"
-            return step.value, False, step.record.path
+            return step.value, step.record.path
         async with recorded_step(step) as outcome:
             begun = await self._new()
             assert self._home is not None
@@ -244,4 +262,4 @@ class Beginning:
             state = state_record(states, begun.state, context.run.clock.wall())
             outcome["result"] = _BEGUN.dump(begun)
             outcome["environment"] = StateChange(state_after=begun.state, states=[state])
-        return begun, True, step.record.path
+        return begun, step.record.path

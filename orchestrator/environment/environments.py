@@ -68,6 +68,7 @@ class Environments:
     Args:
         store: the file of the store, which no base may hold; None: it is no file.
     Attributes:
+        trusted: states that this process has stored or verified.
         backend: of workspaces that ask for none; None: not known yet.
     """
 
@@ -79,6 +80,7 @@ class Environments:
         self.states = States(self.root, durable=durable)
         self._bases: dict[str, BaseFolder] = {}
         self._stacks: dict[str, LayerStacks] = {}
+        self.trusted: set[str] = set()
         self._waiting: dict[WorkspaceKind, list[asyncio.Task[_Waiting]]] = {}
 
     def base_folder(self, path: str) -> BaseFolder:

@@ -120,6 +120,19 @@ class WorkspaceBusy(OrchestrateError):
         )
 
 
+class WorkspaceClosed(OrchestrateError, RuntimeError):
+    """A workspace is used after its end, or after its origin has ended it."""
+
+    def __init__(self, base: str) -> None:
+        super().__init__(base)
+
+    def __str__(self) -> str:
+        return (
+            f"this workspace of {self.args[0]} has ended: its block is left, or another fork was"
+            " adopted; open one with workspace(), or fork again"
+        )
+
+
 class NotRevertible(OrchestrateError):
     """A rewind would leave effects on the outside world that nothing takes back."""
 

@@ -6,10 +6,16 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from store.records import Effects, StepRecord
+from store.records import Effects, Status, StepRecord
 
 REWIND = "ws.rewind"
 """The name of the steps that bring back a former state."""
+
+APPLY = "ws.apply"
+"""The name of the steps that write a state to its base."""
+
+COMPENSATE = "compensate-"
+"""The names of the calls that take back an effect begin so; the tool's name follows."""
 
 Repeat = Callable[[Any], Awaitable[Any]]
 """Does an action again, given the Position of a workspace that is in the state before it."""
@@ -28,6 +34,7 @@ class Moment:
         label: the name of the checkpoint that it made; None: it made none.
         repeat: None if it must not be done again, or cannot be.
         compensate: of an effect on the outside world; None: it cannot be taken back.
+        is_taken_back: `compensate` has done so.
     """
 
     path: str
@@ -37,6 +44,7 @@ class Moment:
     label: str | None = None
     repeat: Repeat | None = None
     compensate: Compensate | None = None
+    is_taken_back: bool = False
 
 
 @dataclass(slots=True)
@@ -54,13 +62,24 @@ class History:
         """One more action has ended."""
         self.moments.append(moment)
 
-    def replayed(self, step: StepRecord) -> None:
-        """A recorded action is not done again."""
-        state = step.state_after or self.state
-        if step.name != REWIND:
-            self.add(Moment(step.path, step.name, state, step.effects))
-        elif (index := self.index_of(state)) is not None:
-            self.rewind_to(index)
+    def replayed(self, step: StepRecord, label: str | None = None) -> None:
+        """A recorded action is not done again.
+
+        Args:
+            label: the name of the checkpoint that it made.
+        """
+        if step.status is Status.FAILED:  # what it did was taken back
+            return
+        is_beside = step.effects is Effects.EXTERNAL and step.name != APPLY
+        state = self.state if is_beside else step.state_after or self.state
+        if step.name == REWIND:
+            if (index := self.index_of(state)) is not None:
+                self.rewind_to(index)
+        elif step.name.startswith(COMPENSATE):
+            self.take_back(step.name.removeprefix(COMPENSATE))
+        else:
+            label = None if step.name == APPLY else label  # that names the state before
+            self.add(Moment(step.path, step.name, state, step.effects, label))
 
     def describe(
         self,
@@ -92,9 +111,17 @@ class History:
         return None
 
     def effects_after(self, index: int) -> Sequence[Moment]:
-        """Effects on the outside world since a moment, the last first."""
+        """Effects on the outside world since a moment that are not taken back, the last first."""
         after = reversed(self.moments[index + 1 :])
-        return [moment for moment in after if moment.effects is Effects.EXTERNAL]
+        return [moment for moment in after if _is_lasting(moment)]
+
+    def take_back(self, name_or_path: str) -> None:
+        """The last effect of a tool, or the effect of a step, was compensated."""
+        for index in range(len(self.moments) - 1, -1, -1):
+            moment = self.moments[index]
+            if name_or_path in (moment.name, moment.path) and _is_lasting(moment):
+                self.moments[index] = replace(moment, is_taken_back=True)
+                return
 
     def rewind_to(self, index: int) -> None:
         """Forget what came after a moment."""
@@ -115,9 +142,15 @@ class History:
             raise ValueError("the workspaces have no common past: one must be a fork of the other")
         return state
 
-    def adopt(self, fork: History) -> None:
-        """The last action took over a fork's state, and with it the past of that."""
+    def adopt(self, fork: History, *others: History) -> None:
+        """The last action took over a fork's state, and with it the past of that.
+
+        Args:
+            others: the forks that end with it; what they did outside stays done.
+        """
+        before = History(self.moments[:-1])
         self.moments = [*fork.moments, self.moments[-1]]
+        self.take_effects(before, *others)
 
     def take_effects(self, *forks: History) -> None:
         """The last action merged forks: their effects on the outside world are now of this too."""
@@ -126,7 +159,7 @@ class History:
             replace(moment, state=self.moments[-2].state)
             for fork in forks
             for moment in fork.moments
-            if moment.effects is Effects.EXTERNAL and moment.path not in known
+            if _is_lasting(moment) and moment.path not in known
         ]
         self.moments[-1:-1] = new
 
@@ -144,3 +177,7 @@ class History:
                 return
             way.insert(0, moment)
             yield before, tuple(way)
+
+
+def _is_lasting(moment: Moment) -> bool:
+    return moment.effects is Effects.EXTERNAL and not moment.is_taken_back

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.environment.environments import Environments, WorkspaceKind
-from orchestrator.environment.errors import BaseChanged, StateDiscarded, StateLost
+from orchestrator.environment.errors import BaseChanged, StateDiscarded, StateLost, WorkspaceClosed
 from orchestrator.environment.files.base_listing import BaseListing, list_base
 from orchestrator.environment.history import History
 from orchestrator.environment.live_workspace import LiveWorkspace
 from orchestrator.environment.states.stored_states import State
+from orchestrator.execution.context import outside_run
 
 logger = logging.getLogger("orchestrate")
 
@@ -20,16 +21,14 @@ logger = logging.getLogger("orchestrate")
 class Mounting:
     """Shows the states of one workspace.
 
-    Attributes:
-        is_trusted: this process has stored, or verified, what it shows; else a state is verified
-            before it is shown.
+    A state that this process has not stored itself is verified before it is shown first.
     """
 
-    def __init__(self, home: Environments, kind: WorkspaceKind, *, is_trusted: bool) -> None:
+    def __init__(self, home: Environments, kind: WorkspaceKind) -> None:
         self.home = home
         self.kind = kind
-        self.is_trusted = is_trusted
         self._live: LiveWorkspace | None = None
+        self._is_closed = False
 
     @property
     def live(self) -> LiveWorkspace:
@@ -68,11 +67,21 @@ class Mounting:
         try:
             await self._live.show(self.home.states.get(state_id))
         except Exception:
-            logger.warning("a workspace is closed, as it could not be rolled back", exc_info=True)
-            await self.close()
+            logger.warning("a workspace is unmounted, as it cannot be rolled back", exc_info=True)
+            await self._unmount()
+
+    async def capture(self) -> State:
+        """Store the state that is shown now."""
+        state = await self.live.capture()
+        self.home.trusted.add(state.id)
+        return state
 
     async def close(self) -> None:
-        """End all that runs; stored states stay."""
+        """End all that runs for good; stored states stay."""
+        self._is_closed = True
+        await self._unmount()
+
+    async def _unmount(self) -> None:
         live, self._live = self._live, None
         if live is not None:
             await live.close()
@@ -80,14 +89,22 @@ class Mounting:
     async def _show(self, state_id: str) -> None:
         states = self.home.states
         state = states.get(state_id)
-        if not self.is_trusted:
+        if state_id not in self.home.trusted:
             await asyncio.to_thread(states.verify, state)
             await asyncio.to_thread(require_same_base, self.home, state)
-            self.is_trusted = True
-        if self._live is None:
-            self._live = await self.home.open(self.kind, state)
-        else:
+            self.home.trusted.add(state_id)
+        if self._live is not None:
             await self._live.show(state)
+            return
+        self._require_open()
+        self._live = await self.home.open(self.kind, state)
+        if self._is_closed:  # meanwhile
+            await self._unmount()
+        self._require_open()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise WorkspaceClosed(self.kind.base)
 
     async def _compute_again(
         self, history: History, index: int, position: Any, lost: StateLost
@@ -98,10 +115,15 @@ class Mounting:
                 await self._show(before)
             except StateLost:
                 continue
-            for moment in way:
-                assert moment.repeat is not None, "ways lead over what can be repeated"
-                await moment.repeat(position)
-            state = await self.live.capture()
+            try:
+                with outside_run():  # else its steps would be recorded a second time
+                    for moment in way:
+                        assert moment.repeat is not None, "ways lead over what can be repeated"
+                        await moment.repeat(position)
+            except Exception as error:
+                reason = f"{lost.args[1]}, and {moment.name} could not be done again: {error}"
+                raise StateLost(lost.args[0], reason) from error
+            state = await self.capture()
             logger.warning(
                 "%s; it was computed again from state %s by %s%s",
                 *(lost, before[:12], ", ".join(each.name for each in way)),

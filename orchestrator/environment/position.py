@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from orchestrator.environment.errors import WorkspaceBusy
-from orchestrator.environment.history import History
+from orchestrator.environment.history import History, Moment
 from orchestrator.environment.mounting import Mounting
 
-_acting: ContextVar[frozenset[int]] = ContextVar("orchestrate_acting", default=frozenset())
+_acting: ContextVar[frozenset[object]] = ContextVar("orchestrate_acting", default=frozenset())
 
 
 class Position:
@@ -28,6 +28,8 @@ class Position:
         self.history = history
         self.workspace = workspace
         self._at_work = ""
+        self._token = object()
+        self._noted: list[Moment] = []
 
     @property
     def state(self) -> str:
@@ -42,7 +44,7 @@ class Position:
     @property
     def is_acting(self) -> bool:
         """Whether the code here is part of an action of it."""
-        return id(self) in _acting.get()
+        return self._token in _acting.get()
 
     @contextmanager
     def acting(self, name: str) -> Iterator[None]:
@@ -53,13 +55,24 @@ class Position:
         """
         if self._at_work:
             raise WorkspaceBusy(self.name, self._at_work)
-        self._at_work = name
-        token = _acting.set(_acting.get() | {id(self)})
+        self._at_work, self._token = name, object()
+        token = _acting.set(_acting.get() | {self._token})
         try:
             yield
         finally:
             _acting.reset(token)
-            self._at_work = ""
+            # A task that was started in the action may outlive it: it is no part of the next one.
+            self._at_work, self._token = "", object()
+
+    def note_effect(self, moment: Moment) -> None:
+        """An effect on the outside world, within the action in progress."""
+        self._noted.append(moment)
+
+    def take_noted(self) -> None:
+        """The action in progress ends: effects within it stay, also if it failed."""
+        noted, self._noted = self._noted, []
+        for moment in noted:
+            self.history.add(moment)
 
     async def mount(self) -> None:
         """Show the present state, if it is not shown; raises as Mounting.mount."""

@@ -60,7 +60,12 @@ def apply_state(
     Args:
         plan: from `plan_of`, if it was looked at before.
     """
-    plan = _applier(home).apply(plan or plan_of(home, state, git=git)).plan
+    applier, folder = _applier(home), Path(state.base.path)
+    plan = plan or plan_of(home, state, git=git)
+    if plan:
+        plan = applier.apply(plan).plan
+    else:  # the process may have ended after an apply of it, and before that was recorded
+        plan = applier.done_before(folder, home.states.manifest(state), git=git) or plan
     listing = list_base(Path(plan.base))
     base = Base(plan.base, listing.identity, home.root.blobs.add(listing.to_bytes()))
     former = home.states.add(base, _on_base(home, base, plan.before))

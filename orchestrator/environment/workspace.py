@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar, Token
 from typing import Protocol, Self, TypeVar
 
 from orchestrator.durations import Duration, seconds_of
+from orchestrator.environment.actions import until_done
 from orchestrator.environment.checkpoints import Checkpoint
-from orchestrator.environment.errors import NotRevertible
-from orchestrator.environment.history import History
+from orchestrator.environment.errors import NotRevertible, StateLost, WorkspaceBusy
+from orchestrator.environment.history import APPLY, History
 from orchestrator.environment.merging.change_set import TEXT_LIMIT, ChangeSet
 from orchestrator.environment.merging.resolving import OnConflict
 from orchestrator.environment.mounting import Mounting
 from orchestrator.environment.position import Position
 from orchestrator.environment.state_applying import BEFORE_APPLY, Applied, apply_state
 from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
+from orchestrator.environment.states.stored_states import Base
 from orchestrator.environment.workspace_commands import WorkspaceCommands
 from orchestrator.execution.context import EnvironmentsPlace
 from store.records import Effects
@@ -86,7 +89,9 @@ class Workspace(WorkspaceCommands):
 
     async def __aexit__(self, *_: object) -> None:
         """End all that runs in it and in its forks; stored states stay."""
-        _current.reset(self._tokens.pop())
+        token = self._tokens.pop()
+        with suppress(ValueError):  # it is left in another task than it was entered in
+            _current.reset(token)
         await self.close()
 
     async def checkpoint(self, name: str = "") -> Checkpoint:
@@ -132,11 +137,7 @@ class Workspace(WorkspaceCommands):
         forks = []
         for name in names:
             fork = Workspace(self._origin)
-            mounting = Mounting(
-                self.position.mounting.home,
-                self.position.mounting.kind,
-                is_trusted=self.position.mounting.is_trusted,
-            )
+            mounting = Mounting(self.position.mounting.home, self.position.mounting.kind)
             fork.place(name, mounting, self.position.history.forked())
             forks.append(fork)
         self._forks += forks
@@ -163,7 +164,10 @@ class Workspace(WorkspaceCommands):
             MergeConflict: there are conflicts, which it lists.
             CommandFailed: the check failed.
             ValueError: they have no common past.
+            WorkspaceBusy: an action of one of them is in progress.
         """
+        for other in others:
+            _require_idle(other)
         ancestor = self.position.history.common_with(*(other.position.history for other in others))
         theirs = [other.state for other in others]
         timeout_s = None if timeout is None else seconds_of(timeout)
@@ -195,16 +199,19 @@ class Workspace(WorkspaceCommands):
 
         Raises:
             ValueError: it is no fork of this workspace.
+            WorkspaceBusy: an action of the fork is in progress.
         """
         if fork not in self._forks:
             raise ValueError(f"workspace {fork.name} is no open fork of {self.name}")
+        _require_idle(fork)
         state = fork.state
 
         async def work(here: Position) -> None:
             await here.mounting.live.show(here.mounting.home.states.get(state))
 
         await self._do("adopt", work, (state,), EdgeKind.ADOPT, may_repeat=False, beside=[state])
-        self.position.history.adopt(fork.position.history)
+        others = [each.position.history for each in self._forks if each is not fork]
+        self.position.history.adopt(fork.position.history, *others)
         await self._end_forks()
 
     async def diff(
@@ -256,14 +263,22 @@ class Workspace(WorkspaceCommands):
         )
 
     async def discard(self) -> None:
-        """Drop all changes and forks: the state in which the workspace began."""
+        """Drop all forks, and all changes since the beginning or the last apply."""
         await self._end_forks()
-        await self._rewind_to(0, allow=True)
+        applied = (
+            index for index, each in enumerate(self.position.history.moments) if each.name == APPLY
+        )
+        await self._rewind_to(max(applied, default=0), allow=True)
 
     async def close(self) -> None:
         """End all that runs, here and in forks; stored states stay. Idempotent."""
-        await self._end_forks()
-        await self._origin.end(self.position)
+        await until_done(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self._end_forks()
+        finally:
+            await self._origin.end(self.position)
 
     @property
     def has_begun(self) -> bool:
@@ -289,34 +304,41 @@ class Workspace(WorkspaceCommands):
         home = self.position.mounting.home
         before = None if since is None else home.states.get(since)
         after = home.states.get(self.state)
+        if before is not None and before.base != after.base:
+            raise ValueError("changes cannot be told from before an apply: the folder is another")
         return await asyncio.to_thread(change_set, home, before, after, text_limit=text_limit)
 
     async def _rewind_to(self, index: int, allow: bool | Collection[str]) -> None:
-        target, effects = (
-            self.position.history.moments[index],
-            self.position.history.effects_after(index),
-        )
-        lasting = [
-            (each.name, each.path)
-            for each in effects
-            if each.compensate is None and allow is not True and each.name not in (allow or ())
-        ]
-        if lasting:
+        history = self.position.history
+        target, effects = history.moments[index], history.effects_after(index)
+        if self._base_of(target.state) != self._base_of(self.state):
+            effects, allow = [each for each in effects if each.name == APPLY], False
+        effects = [each for each in effects if allow is not True and each.name not in (allow or ())]
+        if lasting := [(each.name, each.path) for each in effects if each.compensate is None]:
             raise NotRevertible(self.name, lasting)
 
         async def work(here: Position) -> None:
             for each in effects:
-                if each.compensate is not None:
-                    await each.compensate()
+                assert each.compensate is not None, "see above"
+                await each.compensate()
+                here.history.take_back(each.path)
             await here.show(index)
 
         await self._do("rewind", work, (target.path,), EdgeKind.REWIND, may_repeat=False)
         self.position.history.rewind_to(index)
 
+    def _base_of(self, state_id: str) -> Base | None:
+        """None: it is not stored, and may be computed again."""
+        with suppress(StateLost):
+            return self.position.mounting.home.states.get(state_id).base
+        return None
+
     async def _end_forks(self) -> None:
+        """End all forks; of several errors the last is raised."""
         forks, self._forks = self._forks, []
-        for fork in forks:
-            await fork.close()
+        async with AsyncExitStack() as closing:
+            for fork in forks:
+                closing.push_async_callback(fork.close)
 
     def _index_of(self, to: Checkpoint | str) -> int:
         if isinstance(to, Checkpoint):
@@ -326,6 +348,11 @@ class Workspace(WorkspaceCommands):
         if index is None:
             raise LookupError(f"workspace {self.name} has no checkpoint {to!r} in its past")
         return index
+
+
+def _require_idle(workspace: Workspace) -> None:
+    if workspace.position.at_work:
+        raise WorkspaceBusy(workspace.name, workspace.position.at_work)
 
 
 async def _nothing(_: Position) -> None:

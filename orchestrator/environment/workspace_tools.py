@@ -6,11 +6,12 @@ import inspect
 import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.durability.values import ValueCodec, hints_of
 from orchestrator.environment.errors import NoWorkspace
+from orchestrator.environment.history import COMPENSATE, Compensate, Moment
 from orchestrator.environment.position import Position
 from orchestrator.environment.workspace import Workspace, current_workspace
 from orchestrator.execution.calls import run_tool_call
@@ -90,6 +91,28 @@ class BoundCall:
         return await self.function(*args, **kwargs)
 
 
+async def run_within(
+    context: CallContext | None, spec: StepSpec, call: BoundCall, compensate: Compensate | None
+) -> Any:
+    """Call a tool with an effect on the outside world as a part of an action of its workspace."""
+    workspace = call.workspace
+    assert workspace is not None, "it is called in one"
+    moment = Moment("", spec.name, workspace.state, Effects.EXTERNAL, compensate=compensate)
+    if context is None:
+        value = await call()
+        workspace.position.note_effect(moment)
+        return value
+
+    async def work(here: CallContext) -> Any:
+        with using_context(here):
+            value = await call()
+        workspace.position.note_effect(replace(moment, path=here.step_path.text))
+        return value
+
+    spec = replace(spec, workspace=workspace.name, state_before=workspace.state)
+    return await run_tool_call(context, spec, work)
+
+
 def compensation(
     name: str, compensate: Callable[..., Awaitable[Any]], call: BoundCall, arguments: bytes | None
 ) -> Callable[[], Awaitable[None]]:
@@ -105,8 +128,15 @@ def compensation(
         if context is None:
             await compensate(*call.args, **call.kwargs)
             return
+        assert call.workspace is not None, "effects are taken back in a workspace"
         spec = StepSpec(
-            f"compensate-{name}", StepKind.TOOL, _NOTHING, Effects.EXTERNAL, arguments=arguments
+            f"{COMPENSATE}{name}",
+            StepKind.TOOL,
+            _NOTHING,
+            Effects.EXTERNAL,
+            arguments=arguments,
+            workspace=call.workspace.name,
+            state_before=call.workspace.state,
         )
         await run_tool_call(context, spec, work)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -111,6 +111,7 @@ class LiveRun:
         environments: where the states of its workspaces are; None: where the settings say.
         workspaces: its open workspaces by name; each is called with the recorded actions that are
             not done again, of which it takes over the states.
+        checkpoint_names: path of a recorded step -> the name of the checkpoint that it made.
         streams: the calls that flow code reads piece by piece, until they have ended.
         left: those of them that it has left early; what it does next begins once they have ended.
     """
@@ -138,6 +139,7 @@ class LiveRun:
     text_listener: Callable[[], Listener | None] = lambda: None
     environments: EnvironmentsPlace | None = None
     workspaces: dict[str, Callable[[StepRecord], None]] = field(default_factory=dict)
+    checkpoint_names: Mapping[str, str] = field(default_factory=dict)
     streams: set[asyncio.Task[Any]] = field(default_factory=set)
     left: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -175,6 +177,7 @@ class CallContext:
             each branch as a program.
         best: results so far of the flow around; the last is used if the deadline passes.
         budgets: of the blocks around, outermost first.
+        cached_step: the name of a step around whose result other runs may reuse; "" without one.
     """
 
     run: LiveRun
@@ -185,6 +188,7 @@ class CallContext:
     num_programs: int = 1
     best: list[Any] = field(default_factory=list)
     budgets: tuple[Budget, ...] = ()
+    cached_step: str = ""
 
     def remaining_s(self) -> float:
         """Seconds until the deadline here; infinity without one, negative past it."""
@@ -226,6 +230,16 @@ def using_context(context: CallContext) -> Iterator[CallContext]:
     token = _context.set(context)
     try:
         yield context
+    finally:
+        _context.reset(token)
+
+
+@contextmanager
+def outside_run() -> Iterator[None]:
+    """Run a block as if it were outside of any run: nothing of it is recorded."""
+    token = _context.set(None)
+    try:
+        yield
     finally:
         _context.reset(token)
 

@@ -27,6 +27,7 @@ from orchestrator.execution.context import (
 from orchestrator.execution.step_cache import CacheLookup, cached_result
 from orchestrator.execution.threads import require_run_loop
 from store.records import Effects, Status, StepKind, StepRecord
+from store.state_records import StateChange
 
 R = TypeVar("R")
 
@@ -53,6 +54,7 @@ class StepSpec:
         arguments: a digest of its arguments; None: they are not compared on replay.
         before_error: called with its record and its recorded error, as `encode_error` made it,
             before that error is raised again.
+        workspace, state_before: the workspace that it acts in or beside, and its state now.
     """
 
     name: str
@@ -63,6 +65,8 @@ class StepSpec:
     cache: CacheLookup | None = None
     arguments: bytes | None = None
     before_error: Callable[[StepRecord, bytes | None], None] | None = None
+    workspace: str | None = None
+    state_before: str | None = None
 
 
 class NewStep(NamedTuple):
@@ -84,10 +88,12 @@ class Replayed(NamedTuple):
 
     Attributes:
         record: of the step; None if `reconcile` gave the result.
+        reconciled: the step's record if `reconcile` gave the result.
     """
 
     value: Any
     record: StepRecord | None = None
+    reconciled: StepRecord | None = None
 
 
 async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Replayed:
@@ -124,6 +130,8 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
             effects=spec.effects,
             arguments=spec.arguments,
             outcome_number=None if past is None else past.outcome_number,
+            workspace=spec.workspace,
+            state_before=spec.state_before,
         ),
         began_before=past is not None,
     )
@@ -266,6 +274,7 @@ async def run_step(
             cached = await cached_result(run, record, spec.codec, spec.cache)
         if cached is not None:
             return cached[0]
+        step = step._replace(context=step.context.derive(cached_step=spec.name))
     async with recorded_step(step._replace(record=record)) as outcome:
         value = await work(step.context)
         if is_whole:
@@ -336,9 +345,12 @@ async def _reconcile(
             )
         result, value = spec.codec.round_trip(answer.result)
         await run.recorder.step_started(new_step.record, began_before=new_step.began_before)
-        await run.recorder.step_ended(new_step.record, None, result=result)
+        change = None
+        if new_step.record.workspace is not None:
+            change = StateChange(state_after=new_step.record.state_before)
+        await run.recorder.step_ended(new_step.record, None, result=result, environment=change)
     except BaseException:
         run.uncertain_effects.add(new_step.record, uncertain)
         raise
     run.recorded_steps.step_succeeded(step_path)
-    return Replayed(value)
+    return Replayed(value, reconciled=new_step.record)

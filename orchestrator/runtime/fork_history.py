@@ -105,9 +105,9 @@ def find_fork_point(
     for step in ended:
         if step.path == at:
             return step
-    named = {each.path for each in checkpoints if each.name == at}
-    if named:
-        return [step for step in ended if step.path in named][-1]
+    paths = {each.path for each in checkpoints if each.name == at}
+    if named := [step for step in ended if step.path in paths]:
+        return named[-1]
     if any(step.path == at for step in steps):
         reason = "it has no outcome yet, or is a recorded value; steps with an outcome"
         raise NoForkPoint(run_id, at, reason, tuple(step.path for step in ended))

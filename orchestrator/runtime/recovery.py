@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +41,7 @@ class InterruptedRun:
     Attributes:
         input: the recorded arguments; None if they could not be recorded.
         output: the recorded result; None without one.
+        checkpoint_names: path of a step -> the name of the checkpoint that it made.
     """
 
     record: RunRecord
@@ -49,6 +50,7 @@ class InterruptedRun:
     edges: Sequence[EdgeRecord]
     input: bytes | None
     output: bytes | None
+    checkpoint_names: Mapping[str, str] = field(default_factory=dict)
 
     def flow(self, *, may_import: bool) -> FlowSpec[..., Any]:
         """Its flow.
@@ -147,6 +149,7 @@ class InterruptedRun:
             allow_changed=allow_changed,
             not_compared=last_of_origin,
         )
+        live.checkpoint_names = self.checkpoint_names
         live.uncertain_effects = UncertainEffects(self.steps)
         if live.log is not None:
             live.log.restore(self.calls, self.steps)
@@ -183,7 +186,7 @@ async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
             record = await tx.runs.get(run_id)
         except RunNotFound:
             return None
-        payloads = [
+        given, result = [
             None if payload_id is None else decoded(store.codec, await tx.payloads.get(payload_id))
             for payload_id in (record.input_payload, record.result_payload)
         ]
@@ -192,7 +195,9 @@ async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
             await tx.journal.of_run(run_id),
             await tx.calls.of_run(run_id),
             await tx.calls.edges_of_run(run_id),
-            *payloads,
+            given,
+            result,
+            {each.path: each.name for each in await tx.states.checkpoints_of_run(run_id)},
         )
 
 

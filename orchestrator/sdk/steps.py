@@ -18,6 +18,7 @@ from orchestrator.environment.actions import Action, run_action
 from orchestrator.environment.workspace_tools import (
     BoundCall,
     compensation,
+    run_within,
     workspace_parameter,
 )
 from orchestrator.execution.calls import run_tool_call
@@ -192,11 +193,15 @@ def tool(
                 call_spec = replace(call_spec, reconcile=bound)
             workspace = call.workspace
             works_in = parameter is not None or effects != "pure"
+            if workspace is not None and works_in:
+                undo = compensator and compensation(name, compensator, call, arguments)
+                if workspace.position.is_acting and effects == "external":
+                    return await run_within(context, call_spec, call, undo)
             if workspace is not None and works_in and not workspace.position.is_acting:
                 action = Action(
                     call_spec,
                     repeat=None if effects == "external" else call.repeat,
-                    compensate=compensator and compensation(name, compensator, call, arguments),
+                    compensate=undo,
                     reads=reads,
                     is_observed=parameter is not None or effects == "env",
                 )

@@ -106,7 +106,7 @@ def test_a_shell_on_a_terminal_begins_in_the_state_and_changes_nothing(
 @pytest.mark.slow
 def test_ctrl_c_and_jobs_are_the_shells_own_and_a_new_size_is_passed_on(terminal: Terminal) -> None:
     terminal.until("/base/d ")
-    terminal.type("echo be''gun; sleep 1000\r")
+    terminal.type("bash -c \"echo be''gun; exec sleep 1000\"\r")
     terminal.until("begun\r\n")
     terminal.type("\x03")
     terminal.until("/base/d ")
@@ -117,6 +117,7 @@ def test_ctrl_c_and_jobs_are_the_shells_own_and_a_new_size_is_passed_on(terminal
     os.kill(terminal.process, signal.SIGWINCH)
     while terminal.says("stty size") != "20 90":
         pass
+    terminal.until("/base/d ")
     terminal.type("\x04")
     assert terminal.end() == 0
 

@@ -32,7 +32,7 @@ class Journal:
     """The record of the apply onto one base; used under its lock."""
 
     def __init__(self, folder: Path, *, durable: bool) -> None:
-        self._file = folder / "record"
+        self._file, self._last = folder / "record", folder / "last"
         self._durable = durable
 
     def read(self) -> Record | None:
@@ -55,8 +55,19 @@ class Journal:
         new.rename(self._file)
 
     def clear(self) -> None:
-        """The apply has ended."""
+        """The apply has ended, and left nothing."""
         self._file.unlink(missing_ok=True)
+
+    def done(self) -> None:
+        """The apply has ended, and its plan is the last one that was done."""
+        self._file.rename(self._last)
+
+    def last(self) -> ApplyPlan | None:
+        """The plan that was done last."""
+        try:
+            return ApplyPlan.from_json(self._last.read_bytes().partition(b"\n")[2])
+        except FileNotFoundError:
+            return None
 
 
 @contextmanager

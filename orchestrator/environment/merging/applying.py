@@ -106,6 +106,16 @@ class Applier:
             _complete(steps, record.plan, journal)
             return Applied(record.plan)
 
+    def done_before(self, base: Path, manifest: Manifest, *, git: bool = False) -> ApplyPlan | None:
+        """The plan of the last apply onto a base, if that was of these changes.
+
+        For a caller which was interrupted between an apply and its own record of it.
+        """
+        with self._opened(self._checked(base)) as (journal, _):
+            plan = journal.last()
+        is_same = plan is not None and plan.plan_id == plan_id_of(base, manifest, git=git)
+        return plan if is_same else None
+
     def undo(self, applied: Applied) -> Applied:
         """Put back what an apply replaced; raises as `apply`."""
         return self.apply(applied.plan.inverse())
@@ -151,7 +161,7 @@ def _apply(steps: ApplySteps, plan: ApplyPlan, journal: Journal) -> ApplyPlan:
         path = steps.path
         _go_back(steps, prepared, journal)
         steps.raise_for(error, path, is_undone=True)
-    journal.clear()
+    journal.done()
     return prepared
 
 
@@ -160,7 +170,7 @@ def _complete(steps: ApplySteps, plan: ApplyPlan, journal: Journal) -> None:
         steps.go_on(plan)
     except BaseException as error:
         steps.raise_for(error, steps.path, is_undone=False)
-    journal.clear()
+    journal.done()
 
 
 def _go_back(steps: ApplySteps, plan: ApplyPlan, journal: Journal) -> list[str]:

@@ -26,6 +26,7 @@ from orchestrator.environment.errors import (
     ShellBusy,
     StateLost,
     WorkspaceBusy,
+    WorkspaceClosed,
     WorkspaceFull,
 )
 from orchestrator.errors import (
@@ -84,6 +85,7 @@ ERRORS = [
     ShellBusy([(7, "sleep 100")]),
     StateLost("3f2a" * 16, "it is not stored here"),
     WorkspaceBusy("repo", "ws.run"),
+    WorkspaceClosed("/home/me/repo"),
     WorkspaceFull(2000, 1000),
     BudgetExceeded("plan", 1200, 1000, 3, None),
     NoOpenQuestion("3f2a", "has no open question"),

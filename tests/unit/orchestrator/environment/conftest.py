@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.environment.environments import Environments
 from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
@@ -23,6 +24,7 @@ from orchestrator.environment.trees.overlay_tree import OverlayTree
 from orchestrator.environment.trees.sandbox_client import Zygote
 from orchestrator.environment.trees.shell import Shell
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
+from tests.unit.orchestrator.environment.workspace_samples import require_backend
 
 VARIABLES = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SECRET": "not to be stored"}
 NO_FILES = Files("", {})
@@ -118,3 +120,13 @@ async def ran(shell: Shell, command: str, limit_bytes: int = 1 << 20) -> tuple[i
     """The exit code and the output of a command."""
     output = Output(limit_bytes)
     return await shell.run(command, output), output
+
+
+@pytest.fixture(params=["overlay", "copies"])
+async def own_states(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every test with both backends; also workspaces outside of runs keep their states apart."""
+    monkeypatch.setenv("ORCHESTRATE_STORE", f"sqlite:///{tmp_path / 'outside.db'}")
+    await require_backend(tmp_path, request.param)
+    monkeypatch.setattr(Environments, "backend", request.param)

@@ -35,22 +35,11 @@ from store.records import Effects
 from tests.unit.orchestrator.environment.workspace_samples import (
     base_in,
     files_of,
-    require_backend,
     runtime_in,
     steps_of,
 )
 
 pytestmark = pytest.mark.usefixtures("subprocesses", "own_states")
-
-
-@pytest.fixture(params=["overlay", "copies"])
-async def own_states(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every test with both backends; also workspaces outside of runs keep their states apart."""
-    monkeypatch.setenv("ORCHESTRATE_STORE", f"sqlite:///{tmp_path / 'outside.db'}")
-    await require_backend(tmp_path, request.param)
-    monkeypatch.setattr(Environments, "backend", request.param)
 
 
 @tool(effects="env")
@@ -62,6 +51,13 @@ async def append(ws: Workspace, text: str, *, then: str = "") -> Completed:
     if then == "hang":
         await asyncio.sleep(3600)
     return done
+
+
+@flow
+async def shown_at(base: str, state: str) -> dict[str, str]:
+    """The files of a stored state."""
+    async with workspace(base, state=state) as ws:
+        return await files_of(ws)
 
 
 async def test_a_tool_that_fails_leaves_files_and_shell_as_they_were(tmp_path: Path) -> None:
@@ -548,8 +544,11 @@ async def test_an_apply_that_was_cut_off_before_its_record_is_completed(tmp_path
                 await runtime.run(body.options(run_id="r"))
     assert not (base / "a").exists()
     async with runtime_in(tmp_path) as runtime:
-        await runtime.resume("r", body)
+        applied = (await runtime.resume("r", body)).value
+        former = (await runtime.run(shown_at, str(base), applied.former)).value
     assert [path.name for path in base.iterdir()] == ["b"]
+    assert (applied.added, applied.deleted) == (("b",), ("a",))
+    assert former == {"a": "a\n"}
 
 
 @pytest.mark.parametrize("folder", ["/", "~", "missing", "file", "{store}", ""])
