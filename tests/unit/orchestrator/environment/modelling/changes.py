@@ -27,7 +27,19 @@ TARGETS = ["a", "b", "a/b", "c/a", ".", "nowhere/at all", "/nowhere", NAMES[5], 
 MODES = [0o755, 0o644, 0o000, 0o500, 0o400, 0o700, 0o777, 0o555, 0o4755, 0o2755, 0o1777, 0o311]
 TEXTS = ["", "x", "base\n", "a longer text\n" * 5]
 
-_MADE = ["write", "write", "replace", "sparse", "mkdir", "deep", "symlink", "fifo", "socket", "from_nowhere", "link"]
+_MADE = [
+    "write",
+    "write",
+    "replace",
+    "sparse",
+    "mkdir",
+    "deep",
+    "symlink",
+    "fifo",
+    "socket",
+    "from_nowhere",
+    "link",
+]
 _OF_FILES = ["write", "append", "truncate", "replace", "remove", "become_folder"]
 _OF_FOLDERS = ["rmdir", "rmtree", "become_file", "again"]
 _OF_ANY = ["chmod", "touch", "become_link", "rename", "rename", "exchange"]
