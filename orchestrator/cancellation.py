@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+R = TypeVar("R")
 
 
-async def until_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def until_ended(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Wait until all tasks have ended, successfully or not.
 
     Raises:
@@ -66,6 +69,25 @@ async def run_to_completion(work: Coroutine[Any, Any, None]) -> None:
         await until_ended([task])
     finally:
         task.result()
+
+
+async def in_thread(work: Callable[[], R], *, on_cancel: Callable[[], None] | None = None) -> R:
+    """The result of work in a thread, which is waited for also at a cancellation.
+
+    Args:
+        on_cancel: called at a cancellation, before the wait, for example to cut the work short.
+    Raises:
+        CancelledError: the waiting task was cancelled; the work is done.
+    """
+    working = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        if on_cancel is not None:
+            on_cancel()
+        await until_ended([working])
+        working.exception()  # retrieved, so that asyncio does not log it
+        raise
 
 
 async def let_the_deadline_pass() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.cancellation import run_to_completion
 from orchestrator.environment.errors import SandboxFailed, StateLost
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
@@ -82,6 +83,7 @@ class Environments:
         self._stacks: dict[str, LayerStacks] = {}
         self.trusted: set[str] = set()
         self._waiting: dict[WorkspaceKind, list[asyncio.Task[_Waiting]]] = {}
+        self._closing = asyncio.Lock()
 
     def base_folder(self, path: str) -> BaseFolder:
         """A base, with what was read of it so far."""
@@ -122,23 +124,39 @@ class Environments:
             waiting.append(asyncio.create_task(self._prepare(kind, Files("", {}))))
 
     async def close(self) -> None:
-        """End waiting sandboxes."""
-        waiting = [task for tasks in self._waiting.values() for task in tasks]
-        self._waiting.clear()
-        for held in await asyncio.gather(*waiting, return_exceptions=True):
-            if isinstance(held, _Waiting):
-                await held.close()
+        """End waiting sandboxes, all of them also if one fails or this is cancelled; idempotent.
+
+        Raises:
+            OSError: what one wrote cannot be removed.
+        """
+        await run_to_completion(self._close())
+
+    async def _close(self) -> None:
+        async with self._closing:  # a second call waits for the first
+            waiting = [task for tasks in self._waiting.values() for task in tasks]
+            for tasks in self._waiting.values():
+                tasks.clear()  # an `open` that waits for one takes none of them
+            held = await asyncio.gather(*waiting, return_exceptions=True)
+            closing = [each.close() for each in held if isinstance(each, _Waiting)]
+            for closed in await asyncio.gather(*closing, return_exceptions=True):
+                if isinstance(closed, BaseException):
+                    raise closed
 
     async def _mounted(self, kind: WorkspaceKind, files: Files) -> _Waiting | None:
         """A waiting sandbox that shows files now; None: none is alive."""
         waiting = self._waiting.setdefault(kind, [])
         while waiting:
+            task = waiting[0]
+            await asyncio.wait([task])  # at a cancellation it waits on for the next one
+            if task not in waiting:  # another was faster
+                continue
+            waiting.remove(task)
             with suppress(SandboxFailed):  # it was killed while it waited
-                held = await waiting.pop(0)
+                held = task.result()
                 try:
                     await held.tree.mount(files)
                 except BaseException:
-                    await held.close()
+                    await run_to_completion(held.close())
                     raise
                 return held
         return None
@@ -175,7 +193,8 @@ class Environments:
             limits = kind.confinement.limits.of_program()
             await shell.start(folder="/", variables=variables_for(tree.place), limits=limits)
         except BaseException:
-            await (tree.close() if tree is not None else asyncio.to_thread(live.close))
+            closing = tree.close() if tree is not None else asyncio.to_thread(live.close)
+            await run_to_completion(closing)
             raise
         return _Waiting(live, tree, shell)
 

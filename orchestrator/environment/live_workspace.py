@@ -7,10 +7,11 @@ import os
 import shlex
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import PurePosixPath
 
-from orchestrator.cancellation import run_to_completion
+from orchestrator.cancellation import in_thread, run_to_completion
 from orchestrator.environment.completed import TIMED_OUT, Completed
 from orchestrator.environment.errors import (
     OutsideWorkspace,
@@ -27,7 +28,7 @@ from orchestrator.environment.trees.programs import run_program
 from orchestrator.environment.trees.sandbox_client import Process
 from orchestrator.environment.trees.services import RunningServices
 from orchestrator.environment.trees.shell import Shell, ShellExited
-from orchestrator.environment.trees.shell_state import quoted
+from orchestrator.environment.trees.shell_state import moved, quoted
 from orchestrator.environment.trees.terminals import run_terminal
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
 
@@ -35,6 +36,8 @@ OUTPUT_BYTES = 1 << 20
 """How much of each stream of a command is kept, if nothing else is said."""
 
 _PASSED_ON = frozenset(["PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "VIRTUAL_ENV"])
+_MANY_ENTRIES = 500
+"""A state of more is stored in a thread: it takes about 20 microseconds for each."""
 _MANY_CHANGES = 2000
 """An upper folder with more is replaced by layers: each reading lists all of it."""
 
@@ -66,6 +69,7 @@ class LiveWorkspace:
         self._variables = variables_for(tree.place)
         self._is_shell_used = False
         self._services = RunningServices(self._variables, confinement.limits.of_program())
+        self._closing = asyncio.Lock()
         self._is_closed = False
         self._ending: set[asyncio.Future[list[None]]] = set()
         self._waiting_shell: asyncio.Future[Shell] | None = None
@@ -130,20 +134,23 @@ class LiveWorkspace:
             WorkspaceFull: its changes are larger than its limit.
             OSError: it cannot be stored, for example as the disk is full.
         """
-        before = self.state
         self.seen = await self._tree.read(self._states.keep, idle=self._idle())
         shell = await self._shell_state()
         self._require_room(self.seen)
-        if shell == f"cd -- {quoted(before.base.path)}\n":
+        if shell == f"cd -- {quoted(self.base.path)}\n":
             shell = ""
-        self.state = self._states.add(
-            before.base, self.seen.manifest, shell, self._services.services
-        )
+        self.state = await self._stored(shell)
         self.name([self.state.id])
         self._is_shell_used = False
-        if self._tree.num_changed > _MANY_CHANGES and not await self.busy():
-            await self.show(self.state)
+        is_large = self._tree.num_changed > _MANY_CHANGES
+        if is_large and not self._services.services and not await self.busy():
+            await self.show(self.state)  # ends nothing: nothing runs
         return self.state
+
+    async def _stored(self, shell: str) -> State:
+        manifest, services = self.seen.manifest, self._services.services
+        add = partial(self._states.add, self.base, manifest, shell, services)
+        return await in_thread(add) if len(manifest) > _MANY_ENTRIES else add()
 
     async def run(
         self,
@@ -249,7 +256,7 @@ class LiveWorkspace:
     async def busy(self) -> list[Process]:
         """What runs beside the shell itself and the services."""
         await self._settled()
-        waiting = [] if self._waiting_shell is None else [await self._waiting_shell]
+        waiting = [] if self._waiting_shell is None else [await asyncio.shield(self._waiting_shell)]
         shells = {shell.program: shell.process for shell in (self._shell, *waiting)}
         services = self._services.programs
         return [
@@ -265,21 +272,36 @@ class LiveWorkspace:
             raise ShellBusy([(each.process, each.command) for each in busy])
 
     async def close(self) -> None:
-        """End all that runs and remove what it wrote, but for stored states; idempotent."""
-        if not self._is_closed:
+        """End all that runs and remove what it wrote, but for stored states; idempotent.
+
+        All of it is done also if a part fails or this is cancelled.
+
+        Raises:
+            OSError: what it wrote cannot be removed; another call tries again.
+        """
+        await run_to_completion(self._close())
+
+    async def _close(self) -> None:
+        async with self._closing:  # a second call waits for the first
+            if self._is_closed:
+                return
+            async with AsyncExitStack() as parts:  # the last is done first
+                parts.push_async_callback(self._tree.close)
+                parts.callback(self._shell.abandon)
+                parts.push_async_callback(self._abandon_waiting_shell)
+                parts.push_async_callback(self._settled)
             self._is_closed = True
-            await self._settled()
-            if self._waiting_shell is not None:
-                with suppress(SandboxFailed):
-                    (await self._waiting_shell).abandon()
-            self._shell.abandon()
-            await self._tree.close()
+
+    async def _abandon_waiting_shell(self) -> None:
+        if self._waiting_shell is not None:
+            with suppress(SandboxFailed):
+                (await self._waiting_shell).abandon()
 
     def _idle(self) -> list[int]:
         """The programs of shells, which execute nothing while a state is captured."""
-        waiting = self._waiting_shell
-        is_started = waiting is not None and waiting.done() and waiting.exception() is None
-        shells = [self._shell, *([waiting.result()] if waiting and is_started else [])]
+        shells, waiting = [self._shell], self._waiting_shell
+        if waiting is not None and waiting.done() and not waiting.cancelled():
+            shells += [] if waiting.exception() else [waiting.result()]
         return [shell.program for shell in shells]
 
     async def _new_shell(self) -> Shell:
@@ -311,7 +333,7 @@ class LiveWorkspace:
 
     async def _settled(self) -> None:
         """Wait until all that is to end has ended."""
-        await asyncio.gather(*self._ending)
+        await asyncio.shield(asyncio.gather(*self._ending))
 
     async def _shell_state(self) -> str:
         """The script for a shell like this one; if it has ended, as it was captured last."""
@@ -364,10 +386,10 @@ class LiveWorkspace:
 
     def _to_base(self, script: str) -> str:
         """A shell's script as it would be with the workspace at the base's own path."""
-        return script.replace(self._tree.place, self.base.path)
+        return moved(script, self._tree.place, self.base.path)
 
     def _from_base(self, script: str) -> str:
-        return script.replace(self.base.path, self._tree.place)
+        return moved(script, self.base.path, self._tree.place)
 
 
 async def _ended(work: Awaitable[None]) -> None:
@@ -402,6 +424,7 @@ def variables_for(place: str) -> dict[str, str]:
 def _completed(
     command: str | Sequence[str], code: int | None, output: Output, began_s: float
 ) -> Completed:
+    output.require_delivered()
     shown = command if isinstance(command, str) else shlex.join(command)
     stdout, stderr = (
         output.streams[name].decode(errors="backslashreplace") for name in ("stdout", "stderr")

@@ -42,7 +42,11 @@ class LayerStacks:
         if not files.manifest:
             return ()
         with self._building:
-            return self._found(files.key) or self._built(files, near)
+            return self.found(files) or self._built(files, near)
+
+    def found(self, files: Files) -> tuple[str, ...]:
+        """As `stack_of`, but () if they were not built yet; quick."""
+        return self._found(files.key)
 
     def _found(self, key: str) -> tuple[str, ...]:
         below = layers_below(self._folder, key)

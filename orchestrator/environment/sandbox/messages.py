@@ -89,10 +89,15 @@ def send(to: socket.socket, message: Mapping[str, Any], descriptors: Sequence[in
     Raises:
         ValueError: the message is longer than MAX_BYTES.
     """
+    socket.send_fds(to, [encoded(message)], list(descriptors))
+
+
+def encoded(message: Mapping[str, Any]) -> bytes:
+    """The bytes of a message; raises ValueError as `send`."""
     data = json.dumps(message).encode()  # surrogates of names that are not UTF-8 are escaped
     if len(data) > MAX_BYTES:
         raise ValueError(f"a message of {len(data)} bytes; the limit is {MAX_BYTES}")
-    socket.send_fds(to, [data], list(descriptors))
+    return data
 
 
 def receive(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -97,6 +98,7 @@ class States:
         self._root = root
         self._durable = durable
         self._known: dict[str, tuple[State, Manifest]] = {}
+        self._knowing = threading.Lock()  # many files are added in a thread
         self._synced: set[str] = set()
         root.states.mkdir(parents=True, exist_ok=True)
 
@@ -133,9 +135,10 @@ class States:
             StateLost: it is not stored, or its document is damaged.
         """
         if renewed(self._root.path, self.path_of(state_id)) is None:
-            self._known.pop(state_id, None)
+            self._no_longer_known(state_id)
             raise StateLost(state_id, "it is not stored here")
-        return self._known[state_id][0] if state_id in self._known else self.read(state_id)
+        known = self._known.get(state_id)
+        return self.read(state_id) if known is None else known[0]
 
     def all(self) -> Iterator[str]:
         """The ids of all stored states."""
@@ -147,9 +150,12 @@ class States:
 
     def manifest(self, state: State) -> Manifest:
         """The changes of a state against its base; raises StateLost."""
-        if state.id not in self._known:
-            self._remember(state, self._read_manifest(state))
-        return self._known[state.id][1]
+        known = self._known.get(state.id)
+        if known is not None:
+            return known[1]
+        manifest = self._read_manifest(state)
+        self._remember(state, manifest)
+        return manifest
 
     def files(self, state: State) -> Files:
         """The same with their key; raises StateLost."""
@@ -200,18 +206,23 @@ class States:
 
     def forget(self, state_id: str) -> None:
         """Remove a state's document; its contents stay until the garbage collection."""
-        self._known.pop(state_id, None)
+        self._no_longer_known(state_id)
         self.path_of(state_id).unlink(missing_ok=True)
 
     def discard(self, state_id: str) -> None:
         """As `forget`, but from now on to ask for it raises StateDiscarded."""
-        self._known.pop(state_id, None)
+        self._no_longer_known(state_id)
         self._replace(state_id, _DISCARDED)
 
     def _remember(self, state: State, manifest: Manifest) -> None:
-        while len(self._known) >= _KNOWN_STATES:
-            self._known.pop(next(iter(self._known)))
-        self._known[state.id] = state, manifest
+        with self._knowing:
+            while len(self._known) >= _KNOWN_STATES:
+                self._known.pop(next(iter(self._known)))
+            self._known[state.id] = state, manifest
+
+    def _no_longer_known(self, state_id: str) -> None:
+        with self._knowing:
+            self._known.pop(state_id, None)
 
     def _read_manifest(self, state: State) -> Manifest:
         try:

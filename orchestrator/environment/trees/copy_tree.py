@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from orchestrator.cancellation import in_thread
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.blob_store import BlobStore, digest_of_file
 from orchestrator.environment.files.folder_reading import FolderReader
@@ -133,11 +134,5 @@ class CopyTree:
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
         """The result of work in a thread, which is waited for also at a cancellation."""
-        working = asyncio.ensure_future(asyncio.to_thread(work))
-        try:
-            return await asyncio.shield(working)
-        except asyncio.CancelledError:
-            if not hasattr(self, "sandbox"):
-                self._stopping.set()  # it is of no use without one
-            await asyncio.wait([working])
-            raise
+        has_sandbox = hasattr(self, "sandbox")  # without one its files are of no use
+        return await in_thread(work, on_cancel=None if has_sandbox else self._stopping.set)

@@ -21,6 +21,7 @@ class Output:
     Attributes:
         limit_bytes: of each stream.
         cut_bytes: how many bytes were left out, of both streams.
+        failure: what `on_output` has raised; it is not called any more.
     """
 
     limit_bytes: int
@@ -29,15 +30,24 @@ class Output:
         default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
     )
     cut_bytes: int = 0
+    failure: Exception | None = None
 
     def add(self, stream: str, data: bytes) -> None:
         """Add a piece of a stream."""
-        if self.on_output is not None:
-            self.on_output(stream, data)
         kept = self.streams[stream]
         room = max(self.limit_bytes - len(kept), 0)
         kept += data[:room]
         self.cut_bytes += max(len(data) - room, 0)
+        if self.on_output is not None and self.failure is None:
+            try:
+                self.on_output(stream, data)
+            except Exception as error:
+                self.failure = error
+
+    def require_delivered(self) -> None:
+        """Raise what `on_output` has raised."""
+        if self.failure is not None:
+            raise self.failure
 
 
 class Pipe:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.cancellation import in_thread
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.folder_reading import FolderReader
 from orchestrator.environment.files.folder_scan import FolderScan, Keep, scan_folder
@@ -18,12 +19,10 @@ from orchestrator.environment.files.layering import layered
 from orchestrator.environment.files.manifest import Files
 from orchestrator.environment.sandbox.messages import Plan
 from orchestrator.environment.trees.live_folder import LiveFolder
-from orchestrator.environment.trees.sandbox_client import Sandbox, Zygote
+from orchestrator.environment.trees.sandbox_client import Sandbox, Writer, Zygote
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, paths_below
 
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each sandbox has its own
-_MANY_ENTRIES = 500
-"""A scan of more is done in a thread: it takes about 20 microseconds for each."""
 
 
 class OverlayTree:
@@ -60,7 +59,7 @@ class OverlayTree:
             SandboxFailed: the system refuses it.
             FileNotFoundError: contents of the files are not stored.
         """
-        layers = self._stack_of(files)
+        layers = await self._stack_of(files)
         upper, work = self._new_upper()
         root = self._live.root.path
         private = _existing(_PRIVATE)
@@ -89,7 +88,7 @@ class OverlayTree:
         Raises:
             FileNotFoundError: contents of the files are not stored; nothing was changed.
         """
-        layers = self._stack_of(files)
+        layers = await self._stack_of(files)
         former = self._upper
         upper, work = self._new_upper()
         await self.sandbox.mount(_places(layers), upper, work)
@@ -99,14 +98,7 @@ class OverlayTree:
     async def read(self, keep: Keep, *, idle: Collection[int] = ()) -> FilesSeen:
         """Read the changes against the base while the programs are stopped."""
         async with self.sandbox.frozen(idle=idle) as writers:
-            unsafe = paths_below(self.place, writers)
-            if len(self._scan.entries) > _MANY_ENTRIES:
-                scan = await asyncio.to_thread(self._read_upper, keep, unsafe)
-            else:
-                scan = self._read_upper(keep, unsafe)
-        self._scan = scan
-        manifest = layered(self._lower.manifest, scan, self._base)
-        return FilesSeen(manifest, tuple(scan.left_out), writers)
+            return await in_thread(lambda: self._seen(keep, writers))
 
     @property
     def num_changed(self) -> int:
@@ -120,10 +112,18 @@ class OverlayTree:
         await asyncio.gather(*self._removals)
         await asyncio.to_thread(self._live.close)
 
-    def _stack_of(self, files: Files) -> tuple[str, ...]:
+    async def _stack_of(self, files: Files) -> tuple[str, ...]:
         """The layers of files, which the garbage collection leaves from now on."""
+        if not files.manifest:
+            return ()
+        lower = self._lower
+        return self._used(lambda: self._stacks.found(files)) or await in_thread(
+            lambda: self._used(lambda: self._stacks.stack_of(files, lower))
+        )
+
+    def _used(self, find: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
         with self._live.root.collection_stopped():
-            layers = self._stacks.stack_of(files, self._lower)
+            layers = find()
             self._live.use_layers(layers)
         return layers
 
@@ -140,9 +140,12 @@ class OverlayTree:
     def _mounted(self, files: Files, upper: str) -> None:
         self._lower, self._upper, self._scan = files, upper, FolderScan()
 
-    def _read_upper(self, keep: Keep, unsafe: Collection[str]) -> FolderScan:
+    def _seen(self, keep: Keep, writers: Sequence[Writer]) -> FilesSeen:
         reader = FolderReader(str(self._live.root.path / self._upper))
-        return scan_folder(reader, keep=keep, before=self._scan, unsafe=unsafe)
+        unsafe = paths_below(self.place, writers)
+        self._scan = scan_folder(reader, keep=keep, before=self._scan, unsafe=unsafe)
+        manifest = layered(self._lower.manifest, self._scan, self._base)
+        return FilesSeen(manifest, tuple(self._scan.left_out), writers)
 
     def _remove_later(self, folder: str) -> None:
         """Remove a former upper folder beside other work."""

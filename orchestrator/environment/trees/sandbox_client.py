@@ -12,13 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.environment.errors import SandboxFailed
-from orchestrator.environment.sandbox.messages import Command, Plan, receive, send
+from orchestrator.environment.sandbox.messages import Command, Plan, encoded, receive, send
 from orchestrator.environment.trees.enforcement import Enforcement
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from sandbox.zygote import main; main()"
@@ -48,6 +49,7 @@ class Zygote:
                 stdin=subprocess.DEVNULL,
             )
         self._orders = ours
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._is_deaf = False
 
@@ -55,6 +57,11 @@ class Zygote:
     def is_alive(self) -> bool:
         """Whether it can fork sandboxes."""
         return not self._is_deaf and self._process.poll() is None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has started it; else it is a copy in a fork of that process."""
+        return os.getpid() == self._owner
 
     async def fork(self, plan: Plan) -> Sandbox:
         """Start a sandbox.
@@ -73,9 +80,10 @@ class Zygote:
         return await Sandbox.connected(ours, self, plan)
 
     def close(self) -> None:
-        """End it, and with it all sandboxes; idempotent."""
-        self._orders.close()
-        self._process.wait()
+        """End it, and with it all sandboxes; idempotent. In a fork of its owner it goes on."""
+        if self.is_ours:
+            _hang_up(self._orders)
+            self._process.wait()
 
 
 _zygotes: dict[int, Zygote] = {}
@@ -121,6 +129,15 @@ class Frozen(NamedTuple):
     writers: Sequence[Writer]
 
 
+class _Unsent(NamedTuple):
+    """A message for which the sandbox had no room yet."""
+
+    number: int
+    data: bytes
+    descriptors: Sequence[int]
+    answered: asyncio.Future[dict[str, Any]]
+
+
 class Sandbox:
     """A sandbox; belongs to the event loop that started it.
 
@@ -136,6 +153,7 @@ class Sandbox:
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count()
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._unsent: deque[_Unsent] = deque()
         self._programs: dict[int, Program] = {}
         self._failure: SandboxFailed | None = None
 
@@ -244,12 +262,30 @@ class Sandbox:
     ) -> asyncio.Future[dict[str, Any]]:
         """The answer to come."""
         number = next(self._ids)
+        data = encoded({"id": number, "do": operation} | more)
         answered = self._answers[number] = self._loop.create_future()
-        try:
-            send(self._control, {"id": number, "do": operation} | more, descriptors)
-        except OSError as error:
-            self._fail(_died(f"the sandbox has died: {error}"))
+        self._unsent.append(_Unsent(number, data, descriptors, answered))
+        if len(self._unsent) == 1:
+            self._send_all()
         return answered
+
+    def _send_all(self) -> None:
+        """Send what waits, in order, as far as the sandbox has room for it."""
+        while self._unsent:
+            number, data, descriptors, answered = self._unsent[0]
+            try:
+                if descriptors and answered.cancelled():  # they may be closed
+                    self._answers.pop(number)
+                else:
+                    socket.send_fds(self._control, [data], list(descriptors))
+            except BlockingIOError:
+                self._loop.add_writer(self._control.fileno(), self._send_all)
+                return
+            except OSError as error:
+                self._fail(_died(f"the sandbox has died: {error}"))
+                return
+            self._unsent.popleft()
+        self._loop.remove_writer(self._control.fileno())
 
     def _read(self) -> None:
         try:
@@ -283,6 +319,10 @@ class Sandbox:
             return
         self._failure = failure
         self._loop.remove_reader(self._control.fileno())
+        self._loop.remove_writer(self._control.fileno())
+        self._unsent.clear()
+        if self._zygote.is_ours:
+            _hang_up(self._control)
         self._control.close()
         waiting: list[asyncio.Future[Any]] = [
             *self._answers.values(),
@@ -295,6 +335,13 @@ class Sandbox:
                 future.set_exception(failure)
                 with contextlib.suppress(SandboxFailed):
                     future.exception()  # so that asyncio does not warn of one that nobody awaits
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Close a connection, also if forks of this process hold copies of it."""
+    with contextlib.suppress(OSError):  # the other side has ended
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def _writers(answer: dict[str, Any]) -> list[Writer]:

@@ -12,15 +12,21 @@ from orchestrator.environment.trees.output import Output, Pipe
 from orchestrator.environment.trees.sandbox_client import Program, Sandbox
 from orchestrator.environment.trees.shell_state import CAPTURE, ShellCapture
 
+_CAPTURED = 197
 _COMMANDS = 198
 _STATUSES = 199
+_OURS = "!"
+_ITS = "."
 
-# Commands and exit codes have pipes of their own, so that no output can be taken for one of them.
-# A command itself has neither pipe.
+# Commands, exit codes and the state have pipes of their own, so that no output can be taken for
+# one of them. A command itself has none of these pipes: only ours that read the state have one.
+# Functions may be named as any builtin: then these are still the builtins.
 _SERVE = (
-    f"while IFS= read -r -d '' -u {_COMMANDS} __command; do"
-    f' eval "$__command" {_COMMANDS}<&- {_STATUSES}>&-;'
-    f" printf '%s\\0' \"$?\" >&{_STATUSES}; done"
+    f"while IFS= builtin read -r -d '' -u {_COMMANDS} __command; do"
+    f' if [[ ${{__command:0:1}} == "{_OURS}" ]];'
+    f' then builtin eval "${{__command:1}}" {_COMMANDS}<&- {_STATUSES}>&- >&{_CAPTURED};'
+    f' else builtin eval "${{__command:1}}" {_COMMANDS}<&- {_STATUSES}>&- {_CAPTURED}>&-; fi;'
+    f" builtin printf '%s\\0' \"$?\" >&{_STATUSES}; done"
 )
 
 
@@ -37,6 +43,7 @@ class Shell:
         self._commands = -1
         self._pipes: dict[str, Pipe] = {}
         self._output: Output | None = None
+        self._captured = bytearray()
         self._status = bytearray()
         self._answered: asyncio.Future[int] | None = None
         self._has_exited = False
@@ -46,11 +53,13 @@ class Shell:
         """Start bash in a folder; raises SandboxFailed."""
         null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         theirs, self._commands = os.pipe()
-        pipes = {name: os.pipe() for name in ("stdout", "stderr", "status")}
-        given = [null, pipes["stdout"][1], pipes["stderr"][1], theirs, pipes["status"][1]]
+        pipes = {name: os.pipe() for name in ("stdout", "stderr", "captured", "status")}
+        written = [pipes[name][1] for name in ("stdout", "stderr", "captured")]
+        given = [null, *written, theirs, pipes["status"][1]]
         for name, add in (
             ("stdout", self._written("stdout")),
             ("stderr", self._written("stderr")),
+            ("captured", self._captured.extend),
             ("status", self._answer),
         ):
             self._pipes[name] = Pipe(pipes[name][0], add)
@@ -73,7 +82,7 @@ class Shell:
                     "arguments": ["/bin/bash", "--noprofile", "--norc", "-c", _SERVE],
                     "variables": variables,
                     "folder": folder,
-                    "descriptors": [0, 1, 2, _COMMANDS, _STATUSES],
+                    "descriptors": [0, 1, 2, _CAPTURED, _COMMANDS, _STATUSES],
                     "limits": limits,
                     "keeps": True,
                 },
@@ -100,6 +109,9 @@ class Shell:
             ShellExited: the command has ended the shell, with the exit code that it holds.
             ValueError: the command contains a zero byte.
         """
+        return await self._run(_ITS + command, output)
+
+    async def _run(self, command: str, output: Output) -> int:
         if "\0" in command:
             raise ValueError("a command cannot contain a zero byte")
         assert self._answered is None, "one command at a time"
@@ -114,7 +126,7 @@ class Shell:
             await self._sandbox.kill(self._program)  # what it has left running
             raise ShellExited(self._program.ended.result()) from None
         finally:
-            for name in ("stdout", "stderr"):
+            for name in ("stdout", "stderr", "captured"):
                 self._pipes[name].read_available()
             self._output = self._answered = None
 
@@ -144,9 +156,9 @@ class Shell:
             self._commands = -1
 
     async def _written_by(self, command: str) -> str:
-        output = Output(limit_bytes=1 << 30)
-        await self.run(command, output)
-        return output.streams["stdout"].decode(errors="surrogateescape")
+        self._captured.clear()
+        await self._run(_OURS + command, Output(0))
+        return self._captured.decode(errors="surrogateescape")
 
     async def _send(self, data: bytes) -> None:
         """Write to bash, which reads byte by byte: a long command fills the pipe."""

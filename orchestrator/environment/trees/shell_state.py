@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_BUILTIN = "\\builtin"
+"""Neither an alias nor, for what follows, a function of the same name."""
+
 _ZERO = "printf '\\0'"
 
 
 def _written(commands: Iterable[str]) -> str:
     """A command that writes what these write, between zeros: see `_read`."""
-    writing = " ".join(f"{each} >&197;" for each in (_ZERO, *commands, _ZERO))
+    writing = " ".join(f"{_BUILTIN} {each} >&197;" for each in (_ZERO, *commands, _ZERO))
     return f"{{ {writing} }} 197>&1 >/dev/null 2>&1"
 
 
@@ -99,10 +102,14 @@ class ShellCapture:
         So the variables that it was started with are not stored: they may hold secrets. If the
         folder is not there any more, the shell stays in the one in which it is.
         """
-        changed = sorted(self.lines - first.lines, key=_order)
+        changed = [self._as_builtin(line) for line in sorted(self.lines - first.lines, key=_order)]
         removed = sorted(_names(first.lines) - _names(self.lines))
         lines = [f"unset -v {name}" for name in removed]
         return "\n".join([f"cd -- {quoted(self.folder)}", *lines, *changed, ""])
+
+    def _as_builtin(self, line: str) -> str:
+        """A line as it works also behind the definition of a function named as its builtin."""
+        return f"builtin {line}" if line.split(maxsplit=1)[0] in self.functions else line
 
 
 _DEFINE = "function "
@@ -114,6 +121,20 @@ other options, such as nounset, would stop the script; traps would be executed b
 def quoted(text: str) -> str:
     """A text as one word of bash."""
     return "'" + text.replace("'", "'\\''") + "'"
+
+
+def moved(script: str, folder: str, to: str) -> str:
+    """A script with the paths of a folder, and of all in it, as if it were elsewhere.
+
+    Other paths that only begin or end like its own stay: /x/base2 or /y/x/base beside /x/base.
+    """
+    own = rf"(?P<own>{re.escape(folder)})(?![{_NAME}])(?P<below>(?:/[{_NAME}/]*)?)"
+    paths = re.compile(rf"{own}|/(?!/)[{_NAME}/]*")
+    return paths.sub(lambda path: to + path["below"] if path["own"] else path[0], script)
+
+
+_NAME = r"-\w.+@~"
+"""What may go on with the name of a file: characters that usually do."""
 
 
 def _is_kept(statement: str) -> bool:

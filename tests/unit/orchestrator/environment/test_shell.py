@@ -65,7 +65,7 @@ async def test_another_shell_gets_the_state_of_the_first(place: Place) -> None:
             "0\n",
         ),
         ("cd() { echo not there; }", "pwd -P | grep -c deep", "1\n"),
-        ("set -u; trap 'echo debug' DEBUG", "trap - DEBUG; echo $-", "debug\ndebug\nhuBc\n"),
+        ("set -u; trap 'echo debug' DEBUG", "trap - DEBUG; echo $-", "debug\ndebug\ndebug\nhuBc\n"),
         ("function odd-name.1 { echo odd; }", "odd-name.1", "odd\n"),
     ],
     ids=lambda value: value[:20],
