@@ -120,7 +120,7 @@ def moved(script: str, folder: str, to: str) -> str:
     return paths.sub(lambda path: to + path["below"] if path["own"] else path[0], script)
 
 
-_NAME = r"\w.+@~-"
+_NAME = r"\w.+@~\-"
 """What may go on with the name of a file: characters that usually do."""
 
 
