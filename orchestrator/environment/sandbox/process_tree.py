@@ -92,8 +92,13 @@ def send_signal(process: Process, number: signal.Signals) -> None:
         os.close(descriptor)
 
 
-def has_pending_stop(process: int) -> bool:
-    """Whether a process was told to stop, and has not taken notice."""
+def was_told_to_stop(process: int) -> bool:
+    """Whether a process has stopped, or will without another signal."""
+    # The signal first: it is pending until, at one moment, the process has stopped.
+    return _has_pending_stop(process) or "T" in _thread_states(process).values()
+
+
+def _has_pending_stop(process: int) -> bool:
     for line in _text_or_nothing(f"/proc/{process}/status").split("\n"):
         if line.startswith("ShdPnd:"):
             return bool(int(line.split()[1], 16) & 1 << signal.SIGSTOP - 1)
@@ -124,7 +129,7 @@ def _look(process: int, branch: int, by_parent: Mapping[int, list[int]] | None) 
         return None
     states = {str(process): fields[_STATE]}
     if fields[_NUM_THREADS] != "1":
-        states = {thread: _thread_state(process, thread) for thread in _threads(process)}
+        states = _thread_states(process)
     return Process(
         id=process,
         parent=int(fields[_PARENT]),
@@ -144,8 +149,7 @@ def _is_stopped(process: int, states: Mapping[str, str]) -> bool:
         return False
     # What has called vfork waits for its child, which may be stopped, and does not count as stopped
     # itself. But it has been told to: it will execute nothing, and fork no more.
-    is_told = "T" in states.values() or has_pending_stop(process)
-    return is_told and all(_is_in_vfork(process, thread) for thread in running)
+    return was_told_to_stop(process) and all(_is_in_vfork(process, thread) for thread in running)
 
 
 def _is_in_vfork(process: int, thread: str) -> bool:
@@ -153,9 +157,12 @@ def _is_in_vfork(process: int, thread: str) -> bool:
     return call in _VFORK[os.uname().machine]
 
 
-def _thread_state(process: int, thread: str) -> str:
-    fields = _fields(f"/proc/{process}/task/{thread}/stat")
-    return fields[_STATE] if fields else "X"
+def _thread_states(process: int) -> dict[str, str]:
+    states = {}
+    for thread in _threads(process):
+        fields = _fields(f"/proc/{process}/task/{thread}/stat")
+        states[thread] = fields[_STATE] if fields else "X"
+    return states
 
 
 def _threads(process: int) -> list[str]:

@@ -11,9 +11,9 @@ from .process_tree import (
     Process,
     command_of,
     descendants,
-    has_pending_stop,
     read_text,
     send_signal,
+    was_told_to_stop,
 )
 
 _PAUSE_S = 0.0002
@@ -38,7 +38,7 @@ def freeze(
     stopped: dict[int, Process] = {}
 
     def stop(process: Process) -> None:
-        if process.id in stopped or not has_pending_stop(process.id):  # which is another's
+        if process.id in stopped or not was_told_to_stop(process.id):  # by others
             stopped[process.id] = process
             send_signal(process, signal.SIGSTOP)
 

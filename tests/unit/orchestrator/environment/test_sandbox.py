@@ -115,10 +115,12 @@ async def test_an_idle_shell_is_not_stopped_and_a_busy_one_is(place: Place, kind
 @both
 async def test_what_was_stopped_before_stays_so(place: Place, kind: Kind) -> None:
     async with place.tree(kind) as tree, place.shell(tree) as shell:
-        await said(shell, "sleep 1000 & kill -STOP $!; echo $! > stopped")
-        await tree.sandbox.freeze()
-        await tree.sandbox.thaw()
-        assert (await said(shell, "cut -d ' ' -f 3 /proc/$(cat stopped)/stat")) == "T\n"
+        for _ in range(20):
+            await said(shell, "sleep 1000 & kill -STOP $!; echo $! > stopped")
+            await tree.sandbox.freeze()
+            await tree.sandbox.thaw()
+            assert (await said(shell, "cut -d ' ' -f 3 /proc/$(cat stopped)/stat")) == "T\n"
+            await said(shell, "kill -KILL $(cat stopped)")
 
 
 VFORKS = """
