@@ -10,8 +10,9 @@ Times are medians in milliseconds. What a tool cannot do is left out.
   For ours with the shell, in a waiting sandbox; `fork_cold` in a new one.
 - rewind: back to a state that differs in one file.
 - merge: of two forks that changed a file each.
-- disk: what 8 forks take that have changed 4 files each, and `changed` what they changed. Of `cp`,
-  rsync and `git worktree` one fork is made, and counts 8 times.
+- disk: what 8 forks take that have changed 4 files each, `disk_with_states` once a state of each is
+  stored too, and `changed` what they changed. Of `cp`, rsync and `git worktree` one fork is made,
+  and counts 8 times.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ SLOW_ROUNDS = 3
 FORKS = 8
 LEAST_FILES = 2000
 CHANGED_FILES = 4
+PAUSE_S = 0.15
+"""Before each figure of ours, as while a model answers: sandboxes and shells are prepared."""
 
 Times = dict[str, list[float]]
 """Name of a figure -> milliseconds of each round."""
@@ -105,6 +108,7 @@ class Ours:
         await (await self._home.open(self._kind, start)).close()
         for number in range(self._rounds):
             await live.run_in_shell(f"echo {number} >> {changed_file(number)}; NUMBER={number}")
+            await asyncio.sleep(PAUSE_S)
             with timed(self.times, "checkpoint_ms"):
                 await live.capture()
             await self._forked("fork_ms", lambda: self._home.open(self._kind, start))
@@ -118,19 +122,19 @@ class Ours:
             await live.show(start)
             await live.run_in_shell(f"echo {number} >> {changed_file(number + 200)}")
             await live.capture()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(PAUSE_S)
             with timed(self.times, "rewind_ms"):
                 await live.show(start)
-        disk_mb, changed_mb = await self._disk(start)
+        disk = await self._disk(start)
         await live.close()
         await self._home.close()
         medians = {name: statistics.median(values) for name, values in self.times.items()}
-        return medians | {"disk_mb": disk_mb, "changed_mb": changed_mb}
+        return medians | disk
 
     async def _forked(self, name: str, fork: Callable[[], Awaitable[object]]) -> None:
         if self._kind.backend == "overlay":
             self._home.expect(self._kind, 1)
-            await asyncio.sleep(0.15)  # as while a model answers
+            await asyncio.sleep(PAUSE_S)
         with timed(self.times, name):
             forked = await fork()
         await forked.close()  # type: ignore[attr-defined]
@@ -150,19 +154,22 @@ class Ours:
             ids = [side.id for side in sides]
             await merged_state(self._home, start.id, ids, on_conflict="fail")
 
-    async def _disk(self, start: State) -> tuple[float, float]:
+    async def _disk(self, start: State) -> dict[str, float]:
         before = disk_bytes(self._root)
         forks = [await self._home.open(self._kind, start) for _ in range(FORKS)]
         changed = 0
         for index, fork in enumerate(forks):
             names = [changed_file(400 + CHANGED_FILES * index + n) for n in range(CHANGED_FILES)]
             (await fork.run(f"for f in {' '.join(names)}; do echo changed >> $f; done")).check()
-            await fork.capture()
             changed += sum((self._tree / name).stat().st_blocks * 512 for name in names)
         taken = disk_bytes(self._root) - before
         for fork in forks:
+            await fork.capture()
+        with_states = disk_bytes(self._root) - before
+        for fork in forks:
             await fork.close()
-        return taken / 1e6, changed / 1e6
+        found = {"disk_mb": taken, "disk_with_states_mb": with_states, "changed_mb": changed}
+        return {name: size / 1e6 for name, size in found.items()}
 
 
 class Others:

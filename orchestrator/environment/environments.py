@@ -154,7 +154,7 @@ class Environments:
             with suppress(SandboxFailed):  # it was killed while it waited
                 held = task.result()
                 try:
-                    await held.tree.mount(files)
+                    await held.tree.mount(files, idle=[held.shell.program])
                 except BaseException:
                     await run_to_completion(held.close())
                     raise

@@ -90,6 +90,7 @@ class LiveWorkspace:
         """Take over a tree that shows a state's files already, with a shell that is new."""
         self.state = state
         self.name([state.id])
+        await self._enter()
         await self._continue()
 
     def name(self, states: Iterable[str]) -> None:
@@ -104,22 +105,26 @@ class LiveWorkspace:
             ServiceFailed: a service could not be started.
         """
         files = self._states.files(state)
-        former = await self._replace_shell()
-        ending = self._end(former.close(), self._services.end(self._tree.sandbox))
-        if not self._tree.is_mounted_beside:
-            await ending
+        former = await self._take_waiting_shell()
+        if not self._tree.ends_programs:
+            await self._end_with_services(former)
         try:
-            await self._tree.mount(files)
+            await self._tree.mount(files, idle=[self._shell.program, former.program])
             self.state = state
             self.name([state.id])
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         finally:
+            try:
+                await self._enter()
+            finally:  # all this takes longer than to show the state, which must not wait for it
+                if self._tree.ends_programs:
+                    self._end_with_services(former)
+                self._prepare_shell()
             await self._continue()
 
     async def _continue(self) -> None:
-        """Give a new shell the state's, and start its services."""
-        await self._enter()
+        """Give the workspace what is its own, and start the state's services."""
         if self._own:
             await self._copy_up()
         if self.state.services:
@@ -313,16 +318,24 @@ class LiveWorkspace:
 
     async def _restart_shell(self) -> None:
         """Replace the shell by one with the state that was captured last."""
-        await (await self._replace_shell()).close()
+        former = await self._take_waiting_shell()
+        self._prepare_shell()
+        await former.close()
         await self._enter()
 
-    async def _replace_shell(self) -> Shell:
+    async def _take_waiting_shell(self) -> Shell:
         """Have a new shell with no state; returns the former one."""
         waiting, self._waiting_shell = self._waiting_shell, None
         fresh = await (self._new_shell() if waiting is None else waiting)
         former, self._shell = self._shell, fresh
-        self._waiting_shell = asyncio.ensure_future(self._new_shell())
         return former
+
+    def _prepare_shell(self) -> None:
+        """Start the shell that is taken next, beside other work."""
+        self._waiting_shell = asyncio.ensure_future(self._new_shell())
+
+    def _end_with_services(self, shell: Shell) -> asyncio.Future[list[None]]:
+        return self._end(shell.close(), self._services.end(self._tree.sandbox))
 
     def _end(self, *work: Awaitable[None]) -> asyncio.Future[list[None]]:
         """End something beside other work; if its sandbox has died, it has ended."""

@@ -182,11 +182,12 @@ class _Init:
             return {"refused": error.errno}
 
     def do_mount(
-        self, *, layers: list[str], upper: str, work: str, descriptors: list[int]
+        self, *, layers: list[str], upper: str, work: str, idle: list[int], descriptors: list[int]
     ) -> dict[str, Any]:
-        """Mount another stack at the same place."""
+        """Kill all programs, but `idle` ones; then mount another stack at the same place."""
         if self._overlay is None:
             raise ValueError("a sandbox without namespaces mounts nothing")
+        kill_tree(os.getpid(), but=self._programs.keys(), idle=self._of_keepers(idle))
         self._overlay.replace(layers, upper, work)
         return {}
 

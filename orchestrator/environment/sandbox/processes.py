@@ -42,18 +42,15 @@ def freeze(
             stopped[process.id] = process
             send_signal(process, signal.SIGSTOP)
 
-    def is_spared(process: Process) -> bool:
-        return process.id in idle and not process.children
-
     def is_running(process: Process) -> bool:
-        return not process.is_stopped and not is_spared(process)
+        return not process.is_stopped and not _is_spared(process, idle)
 
     try:
         processes = _until_none(root, but, is_running, stop, "stop")
     except BaseException:
         thaw(stopped.values())
         raise
-    active = [each for each in processes if not each.has_ended and not is_spared(each)]
+    active = [each for each in processes if not each.has_ended and not _is_spared(each, idle)]
     return list(stopped.values()), active
 
 
@@ -63,19 +60,23 @@ def thaw(stopped: Iterable[Process]) -> None:
         send_signal(process, signal.SIGCONT)
 
 
-def kill_tree(root: int, *, but: Collection[int] = ()) -> None:
+def kill_tree(root: int, *, but: Collection[int] = (), idle: Collection[int] = ()) -> None:
     """Kill all descendants of a process, also those that begin meanwhile.
 
     Args:
         but: children of it that are spared; not what is below them.
+        idle: those which wait for us: they are killed only if something is below them.
     Raises:
         TimeoutError: one of them does not end.
     """
 
+    def counts(process: Process) -> bool:
+        return not process.has_ended and not _is_spared(process, idle)
+
     def kill(process: Process) -> None:
         send_signal(process, signal.SIGKILL)
 
-    _until_none(root, but, lambda each: not each.has_ended, kill, "end")
+    _until_none(root, but, counts, kill, "end")
 
 
 def living(root: int, *, but: Collection[int]) -> list[Process]:
@@ -97,6 +98,10 @@ def mapped_writers(processes: Iterable[Process], folder: str) -> list[tuple[int,
         for each in processes
         for path in sorted(set(_mapped(each.id, folder)))
     ]
+
+
+def _is_spared(process: Process, idle: Collection[int]) -> bool:
+    return process.id in idle and not process.children
 
 
 def _until_none(

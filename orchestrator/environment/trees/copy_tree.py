@@ -43,8 +43,8 @@ class CopyTree:
         self.sandbox: Sandbox
 
     @property
-    def is_mounted_beside(self) -> bool:
-        """What runs when other files are shown would see them change."""
+    def ends_programs(self) -> bool:
+        """What runs when other files are shown sees them change."""
         return False
 
     @property
@@ -86,13 +86,13 @@ class CopyTree:
         }
         self.sandbox = await zygote.fork(plan)
 
-    async def mount(self, files: Files) -> None:
+    async def mount(self, files: Files, *, idle: Collection[int] = ()) -> None:
         """Show other files at the same place; only those that differ are written.
 
         Raises:
             FileNotFoundError: contents of the files are not stored; nothing was changed.
         """
-        async with self.sandbox.frozen():
+        async with self.sandbox.frozen(idle=idle):
             await self._in_thread(lambda: self._change_to(files))
 
     async def read(self, keep: Keep, *, idle: Collection[int] = ()) -> FilesSeen:

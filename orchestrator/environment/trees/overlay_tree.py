@@ -43,8 +43,8 @@ class OverlayTree:
         self.sandbox: Sandbox
 
     @property
-    def is_mounted_beside(self) -> bool:
-        """What runs when other files are mounted goes on with the former ones."""
+    def ends_programs(self) -> bool:
+        """A mount ends what runs."""
         return True
 
     @property
@@ -82,7 +82,7 @@ class OverlayTree:
         self.sandbox = await zygote.fork(plan)
         self._mounted(files, upper)
 
-    async def mount(self, files: Files) -> None:
+    async def mount(self, files: Files, *, idle: Collection[int] = ()) -> None:
         """Show other files at the same place; what the upper folder holds is lost.
 
         Raises:
@@ -91,7 +91,7 @@ class OverlayTree:
         layers = await self._stack_of(files)
         former = self._upper
         upper, work = self._new_upper()
-        await self.sandbox.mount(_places(layers), upper, work)
+        await self.sandbox.mount(_places(layers), upper, work, idle=idle)
         self._mounted(files, upper)
         self._remove_later(former)
 

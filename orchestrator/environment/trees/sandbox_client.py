@@ -236,9 +236,15 @@ class Sandbox:
             raise OSError(answer["refused"], os.strerror(answer["refused"]), path)
         return int(answer["descriptor"])
 
-    async def mount(self, layers: Sequence[str], upper: str, work: str) -> None:
-        """Mount another stack at the same place: see Overlay.replace."""
-        await self._ask("mount", layers=layers, upper=upper, work=work)
+    async def mount(
+        self, layers: Sequence[str], upper: str, work: str, *, idle: Iterable[int] = ()
+    ) -> None:
+        """End all processes, and mount another stack at the same place: see Overlay.replace.
+
+        Args:
+            idle: programs that wait for us: they are ended only if something runs below them.
+        """
+        await self._ask("mount", layers=layers, upper=upper, work=work, idle=list(idle))
 
     async def end(self) -> None:
         """End all its processes, and wait until they have; then as `close`."""

@@ -85,8 +85,8 @@ class Tree(Protocol):
         ...
 
     @property
-    def is_mounted_beside(self) -> bool:
-        """Whether what runs during `mount` goes on with the former files, or must end before."""
+    def ends_programs(self) -> bool:
+        """Whether `mount` ends the programs that run; else they must have ended before."""
         ...
 
     async def open(self, zygote: Zygote, files: Files) -> None:
@@ -98,9 +98,11 @@ class Tree(Protocol):
         """
         ...
 
-    async def mount(self, files: Files) -> None:
+    async def mount(self, files: Files, *, idle: Collection[int] = ()) -> None:
         """Show other files at the same place; programs that ran before do not see them.
 
+        Args:
+            idle: programs that go on and wait for us, such as a shell without a command.
         Raises:
             FileNotFoundError: a content is not stored; nothing was changed.
         """

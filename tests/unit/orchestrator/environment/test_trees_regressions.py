@@ -23,7 +23,7 @@ from orchestrator.environment.states.stored_states import Base, Service, State, 
 from orchestrator.environment.trees.output import Output
 from orchestrator.environment.trees.sandbox_client import Zygote
 from orchestrator.environment.trees.shell_state import moved
-from tests.unit.orchestrator.environment.conftest import Place, files_of, said
+from tests.unit.orchestrator.environment.conftest import NO_FILES, Place, files_of, said
 
 pytestmark = pytest.mark.usefixtures("subprocesses")
 
@@ -200,6 +200,16 @@ async def test_files_are_read_in_a_thread_that_a_cancellation_waits_for(place: P
             await task
         assert has_read.is_set()
         assert await said(shell, "echo runs") == "runs\n"  # it was thawed
+
+
+async def test_what_runs_when_other_files_are_mounted_writes_nothing_in_them(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as shell, place.shell(tree) as idle:
+        writes = 'while :; do for n in {1..99}; do echo x > "$PWD/late$n"; done; done'
+        await said(shell, f"({writes}) & ({writes}) & while ! test -e late99; do :; done")
+        for _ in range(5):
+            await tree.mount(NO_FILES, idle=[shell.program, idle.program])
+        assert (await place.seen(tree)).manifest == {}
+        assert await said(idle, "echo is left") == "is left\n"
 
 
 async def test_layers_are_built_in_a_thread_and_found_without_one(

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -122,8 +123,8 @@ def count_mounts(tree: Any) -> None:
     mount = tree.mount
     tree.mounted = next(_mounts)
 
-    async def counted(files: Files) -> None:
-        await mount(files)
+    async def counted(files: Files, *, idle: Collection[int] = ()) -> None:
+        await mount(files, idle=idle)
         tree.mounted = next(_mounts)
 
     tree.mount = counted
