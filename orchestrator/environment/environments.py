@@ -14,7 +14,7 @@ from orchestrator.environment.errors import SandboxFailed, StateLost
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.layer_stacks import LayerStacks
 from orchestrator.environment.files.manifest import Files
-from orchestrator.environment.live_workspace import LiveWorkspace, variables_for
+from orchestrator.environment.live_workspace import LiveWorkspace
 from orchestrator.environment.states.managed_root import ManagedRoot
 from orchestrator.environment.states.stored_states import State, States
 from orchestrator.environment.trees.copy_tree import CopyTree
@@ -24,6 +24,7 @@ from orchestrator.environment.trees.overlay_tree import OverlayTree
 from orchestrator.environment.trees.sandbox_client import shared_zygote
 from orchestrator.environment.trees.shell import Shell
 from orchestrator.environment.trees.tree import Confinement, Tree
+from orchestrator.environment.trees.variables import variables_for
 
 logger = logging.getLogger("orchestrate")
 

@@ -31,11 +31,12 @@ from orchestrator.environment.trees.shell import Shell, ShellExited
 from orchestrator.environment.trees.shell_state import moved, quoted
 from orchestrator.environment.trees.terminals import run_terminal
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
+from orchestrator.environment.trees.variables import variables_for
+from orchestrator.environment.trees.workspace_shell import WorkspaceShell
 
 OUTPUT_BYTES = 1 << 20
 """How much of each stream of a command is kept, if nothing else is said."""
 
-_PASSED_ON = frozenset(["PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "VIRTUAL_ENV"])
 _MANY_ENTRIES = 500
 """A state of more is stored in a thread: it takes about 20 microseconds for each."""
 _MANY_CHANGES = 2000
@@ -61,18 +62,16 @@ class LiveWorkspace:
         own: Sequence[str] = (),
     ) -> None:
         self._tree = tree
-        self._shell = shell
         self._folder = folder
         self._states = states
         self._confinement = confinement
         self._own = own
-        self._variables = variables_for(tree.place)
-        self._is_shell_used = False
-        self._services = RunningServices(self._variables, confinement.limits.of_program())
+        self._variables, limits = variables_for(tree.place), confinement.limits.of_program()
+        self._shell = WorkspaceShell(tree, shell, variables=self._variables, limits=limits)
+        self._services = RunningServices(self._variables, limits)
         self._closing = asyncio.Lock()
         self._is_closed = False
         self._ending: set[asyncio.Future[list[None]]] = set()
-        self._waiting_shell: asyncio.Future[Shell] | None = None
         self.state: State
         self.seen = FilesSeen({})
 
@@ -90,7 +89,7 @@ class LiveWorkspace:
         """Take over a tree that shows a state's files already, with a shell that is new."""
         self.state = state
         self.name([state.id])
-        await self._enter()
+        await self._shell.begin(self._shell_script())
         await self._continue()
 
     def name(self, states: Iterable[str]) -> None:
@@ -105,22 +104,22 @@ class LiveWorkspace:
             ServiceFailed: a service could not be started.
         """
         files = self._states.files(state)
-        former = await self._take_waiting_shell()
+        former = await self._shell.replace()
         if not self._tree.ends_programs:
             await self._end_with_services(former)
         try:
-            await self._tree.mount(files, idle=[self._shell.program, former.program])
+            await self._tree.mount(files, idle=[former.program, *self._shell.idle])
             self.state = state
             self.name([state.id])
         except FileNotFoundError as error:
             raise StateLost(state.id, f"{error.filename} is missing") from None
         finally:
             try:
-                await self._enter()
+                await self._shell.begin(self._shell_script())
             finally:  # all this takes longer than to show the state, which must not wait for it
                 if self._tree.ends_programs:
                     self._end_with_services(former)
-                self._prepare_shell()
+                self._shell.prepare()
             await self._continue()
 
     async def _continue(self) -> None:
@@ -139,14 +138,14 @@ class LiveWorkspace:
             WorkspaceFull: its changes are larger than its limit.
             OSError: it cannot be stored, for example as the disk is full.
         """
-        self.seen = await self._tree.read(self._states.keep, idle=self._idle())
+        self.seen = await self._tree.read(self._states.keep, idle=self._shell.idle)
         shell = await self._shell_state()
         self._require_room(self.seen)
         if shell == f"cd -- {quoted(self.base.path)}\n":
             shell = ""
         self.state = await self._stored(shell)
         self.name([self.state.id])
-        self._is_shell_used = False
+        self._shell.is_used = False
         is_large = self._tree.num_changed > _MANY_CHANGES
         if is_large and not self._services.services and not await self.busy():
             await self.show(self.state)  # ends nothing: nothing runs
@@ -203,7 +202,6 @@ class LiveWorkspace:
         try:
             async with asyncio.timeout(timeout_s):
                 code = await self._shell.run(command, output)
-            self._is_shell_used = True
         except TimeoutError:
             code = None
             await self._restart_shell()
@@ -230,7 +228,7 @@ class LiveWorkspace:
         return await run_terminal(
             self._tree.sandbox,
             terminal,
-            script=f"{self._shell_script()}PS1={quoted(prompt)}\n",
+            script=f"{self._shell.in_workspace(self._shell_script())}PS1={quoted(prompt)}\n",
             folder=self._tree.place,
             variables=self._variables | dict(variables),
             limits=self._confinement.limits.of_program(),
@@ -261,8 +259,7 @@ class LiveWorkspace:
     async def busy(self) -> list[Process]:
         """What runs beside the shell itself and the services."""
         await self._settled()
-        waiting = [] if self._waiting_shell is None else [await asyncio.shield(self._waiting_shell)]
-        shells = {shell.program: shell.process for shell in (self._shell, *waiting)}
+        shells = await self._shell.processes()
         services = self._services.programs
         return [
             each
@@ -292,47 +289,9 @@ class LiveWorkspace:
                 return
             async with AsyncExitStack() as parts:  # the last is done first
                 parts.push_async_callback(self._tree.close)
-                parts.callback(self._shell.abandon)
-                parts.push_async_callback(self._abandon_waiting_shell)
+                parts.push_async_callback(self._shell.abandon)
                 parts.push_async_callback(self._settled)
             self._is_closed = True
-
-    async def _abandon_waiting_shell(self) -> None:
-        if self._waiting_shell is not None:
-            with suppress(SandboxFailed):
-                (await self._waiting_shell).abandon()
-
-    def _idle(self) -> list[int]:
-        """The programs of shells, which execute nothing while a state is captured."""
-        shells, waiting = [self._shell], self._waiting_shell
-        if waiting is not None and waiting.done() and not waiting.cancelled():
-            shells += [] if waiting.exception() else [waiting.result()]
-        return [shell.program for shell in shells]
-
-    async def _new_shell(self) -> Shell:
-        shell = Shell(self._tree.sandbox)
-        await shell.start(
-            folder="/", variables=self._variables, limits=self._confinement.limits.of_program()
-        )
-        return shell
-
-    async def _restart_shell(self) -> None:
-        """Replace the shell by one with the state that was captured last."""
-        former = await self._take_waiting_shell()
-        self._prepare_shell()
-        await former.close()
-        await self._enter()
-
-    async def _take_waiting_shell(self) -> Shell:
-        """Have a new shell with no state; returns the former one."""
-        waiting, self._waiting_shell = self._waiting_shell, None
-        fresh = await (self._new_shell() if waiting is None else waiting)
-        former, self._shell = self._shell, fresh
-        return former
-
-    def _prepare_shell(self) -> None:
-        """Start the shell that is taken next, beside other work."""
-        self._waiting_shell = asyncio.ensure_future(self._new_shell())
 
     def _end_with_services(self, shell: Shell) -> asyncio.Future[list[None]]:
         return self._end(shell.close(), self._services.end(self._tree.sandbox))
@@ -350,25 +309,21 @@ class LiveWorkspace:
 
     async def _shell_state(self) -> str:
         """The script for a shell like this one; if it has ended, as it was captured last."""
-        if self._is_shell_used:
+        if self._shell.is_used:
             try:
-                return self._to_base(await self._shell.state())
+                # as it would be with the workspace at the base's own path
+                return moved(await self._shell.state(), self._tree.place, self.base.path)
             except ShellExited:
                 await self._restart_shell()
         return self.state.shell
 
-    async def _enter(self) -> None:
-        """Give a new shell the state that was captured last."""
-        try:
-            await self._shell.run(self._shell_script(), Output(0))
-        except ShellExited as exited:
-            reason = f"bash ended with exit code {exited.args[0]} as it was given its state"
-            raise SandboxFailed(reason) from None
-        self._is_shell_used = False
+    async def _restart_shell(self) -> None:
+        """Replace the shell by one with the state that was captured last."""
+        await self._shell.restart(self._shell_script())
 
     def _shell_script(self) -> str:
-        """Gives a new shell the state that was captured last, in the workspace if not elsewhere."""
-        return f"cd -- {quoted(self._tree.place)}\n" + self._from_base(self.state.shell)
+        """Gives a new shell the state that was captured last."""
+        return moved(self.state.shell, self.base.path, self._tree.place)
 
     async def _copy_up(self) -> None:
         """Copy folders into the upper folder whole, so that they can be renamed there."""
@@ -397,13 +352,6 @@ class LiveWorkspace:
             if size > limit_bytes:
                 raise WorkspaceFull(size, limit_bytes)
 
-    def _to_base(self, script: str) -> str:
-        """A shell's script as it would be with the workspace at the base's own path."""
-        return moved(script, self._tree.place, self.base.path)
-
-    def _from_base(self, script: str) -> str:
-        return moved(script, self.base.path, self._tree.place)
-
 
 async def _ended(work: Awaitable[None]) -> None:
     with suppress(SandboxFailed):
@@ -418,20 +366,6 @@ def _read_all(descriptor: int) -> bytes:
 def _write_all(descriptor: int, data: bytes) -> None:
     with os.fdopen(descriptor, "wb", closefd=False) as file:
         file.write(data)
-
-
-def variables_for(place: str) -> dict[str, str]:
-    """The variables of programs: some of this process, never secrets, and WORKSPACE.
-
-    Args:
-        place: the folder in which programs see the workspace.
-    """
-    passed_on = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _PASSED_ON or name.startswith("LC_")
-    }
-    return passed_on | {"WORKSPACE": place}
 
 
 def _completed(

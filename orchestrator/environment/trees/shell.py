@@ -93,6 +93,11 @@ class Shell:
                 os.close(descriptor)
 
     @property
+    def has_exited(self) -> bool:
+        """Whether bash has ended, of which the next command will tell."""
+        return self._has_exited
+
+    @property
     def process(self) -> int:
         """The id of bash in its sandbox."""
         return self._first.process

@@ -62,7 +62,7 @@ async def test_forks_do_not_fail_because_waiting_sandboxes_were_killed(ws: Works
 
 async def test_a_shell_that_was_killed_between_commands_is_replaced(ws: Workspace) -> None:
     await ws.shell("cd /; (sleep 0.1; kill -9 $$) > /dev/null 2>&1 &")
-    while not ws.position.mounting.live._shell._has_exited:
+    while not ws.position.mounting.live._shell.has_exited:
         await asyncio.sleep(0.01)
     assert (await ws.shell("pwd", timeout="20s")).exit_code == 137
     assert (await ws.shell("pwd", timeout="20s")).stdout == "/\n"
@@ -74,7 +74,7 @@ async def test_a_shell_that_has_ended_by_itself_within_an_action_is_as_before_it
     await ws.shell("cd /")
     live = ws.position.mounting.live
     await live.run_in_shell("cd /usr; (sleep 0.05; kill -9 $$) > /dev/null 2>&1 &")
-    while not live._shell._has_exited:
+    while not live._shell.has_exited:
         await asyncio.sleep(0.01)
     await live.capture()
     assert (await ws.shell("pwd")).stdout == "/\n"
