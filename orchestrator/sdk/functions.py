@@ -14,6 +14,7 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RECORDED = "_orchestrate_recorded"
+_ACTING = "_orchestrate_acting"
 
 
 def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
@@ -42,15 +43,21 @@ def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
     return threaded
 
 
-def mark_recorded(function: F) -> F:
-    """Note on a function that its calls are recorded."""
+def mark_recorded(function: F, *, acts_in_workspace: bool = False) -> F:
+    """Note on a function that its calls are recorded, and are actions of a workspace if so."""
     setattr(function, _RECORDED, True)
+    setattr(function, _ACTING, acts_in_workspace)
     return function
 
 
 def records_itself(function: Callable[..., Any]) -> bool:
     """Whether the calls of a function are recorded: it is a step or a tool."""
     return getattr(function, _RECORDED, False) is True
+
+
+def acts_in_workspace(function: Callable[..., Any]) -> bool:
+    """Whether the calls of a function are actions of a workspace, of which one runs at a time."""
+    return getattr(function, _ACTING, False) is True
 
 
 def name_of(body: Callable[..., Any]) -> str:

@@ -177,6 +177,7 @@ def tool(
         codec = result_codec(body, f"tool {name}")
         spec = StepSpec(name, StepKind.TOOL, codec, Effects(effects))
         digest, parameter = CallDigest(body), workspace_parameter(body)
+        acts = parameter is not None or effects == "env"
         if parameter is not None and not inspect.iscoroutinefunction(underlying(body)):
             raise TypeError(f"{name} works in a workspace, so it must be async: `async def {name}`")
         function, reconciler = awaitable(body), reconcile and awaitable(reconcile)
@@ -192,7 +193,7 @@ def tool(
                 bound = functools.partial(reconciler, *call.args, **call.kwargs)
                 call_spec = replace(call_spec, reconcile=bound)
             workspace = call.workspace
-            works_in = parameter is not None or effects != "pure"
+            works_in = acts or effects == "external"
             if workspace is not None and works_in:
                 undo = compensator and compensation(name, compensator, call, arguments)
                 if workspace.position.is_acting and effects == "external":
@@ -203,7 +204,7 @@ def tool(
                     repeat=None if effects == "external" else call.repeat,
                     compensate=undo,
                     reads=reads,
-                    is_observed=parameter is not None or effects == "env",
+                    is_observed=acts,
                 )
                 return await run_action(context, workspace.position, action, call)
             if context is None:
@@ -215,7 +216,7 @@ def tool(
 
             return await run_tool_call(context, call_spec, work)
 
-        return mark_recorded(wrapper)
+        return mark_recorded(wrapper, acts_in_workspace=acts)
 
     return decorate if body is None else decorate(body)
 

@@ -101,8 +101,9 @@ async def agent(
 ) -> Any:
     """Let the run's model call tools, round by round, until it answers without a call.
 
-    A round is an answer of the model and its tool calls, which run side by side. Each answer and
-    each call is recorded: a resumed run repeats none that has ended. The agent itself is a step.
+    A round is an answer of the model and its tool calls, which run side by side; those that act in
+    a workspace, one after another. Each answer and each call is recorded: a resumed run repeats
+    none that has ended. The agent itself is a step.
 
     A call that is not valid gets a text that says why as its result: an unknown tool, or arguments
     that do not fit. So does a call of a tool that raises an error; but errors of the run, the

@@ -16,7 +16,7 @@ from orchestrator.durability.callables import applied
 from orchestrator.durability.values import hints_of
 from orchestrator.environment.workspace_tools import workspace_parameter
 from orchestrator.execution.flow_spec import FlowSpec
-from orchestrator.sdk.functions import awaitable, name_of, records_itself
+from orchestrator.sdk.functions import acts_in_workspace, awaitable, name_of, records_itself
 from orchestrator.sdk.steps import tool
 from orchestrator.tools.docstrings import described
 from serving.generation import ToolSpec
@@ -57,11 +57,13 @@ class AgentTool:
     Attributes:
         read: arguments from JSON -> keyword arguments; raises ArgumentsInvalid.
         call: calls the tool with them; within a run the call is recorded.
+        acts_in_workspace: it cannot be called while another such tool is.
     """
 
     spec: ToolSpec
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     call: Callable[..., Awaitable[Any]]
+    acts_in_workspace: bool = False
 
 
 def agent_tools(tools: Iterable[AnyTool]) -> dict[str, AgentTool]:
@@ -108,6 +110,7 @@ def agent_tool(given: AnyTool) -> AgentTool:
         ToolSpec(name, summary, _schema_of(arguments, name)),
         lambda values: _read_by(arguments, values),
         awaitable(call),
+        acts_in_workspace(call),
     )
 
 

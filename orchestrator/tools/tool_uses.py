@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,11 +83,21 @@ def check_call(call: ToolCall, tools: Mapping[str, AgentTool]) -> CheckedCall:
 async def use_tools(
     calls: Sequence[CheckedCall], *, on_error: OnToolError, max_characters: int
 ) -> tuple[ToolUse, ...]:
-    """Execute calls side by side; their results in the calls' order.
+    """Execute calls side by side, but those that act in a workspace one after another.
 
     Each is recorded at its place among them, so that a resumed run repeats none that has ended.
+
+    Returns:
+        Their results in the calls' order.
     """
-    return await gather(*(_use(call, on_error, max_characters) for call in calls))
+    acting = asyncio.Lock()  # taken in the order of the calls
+
+    async def use(checked: CheckedCall) -> ToolUse:
+        acts = checked.tool is not None and checked.tool.acts_in_workspace
+        async with acting if acts else nullcontext():
+            return await _use(checked, on_error, max_characters)
+
+    return await gather(*map(use, calls))
 
 
 async def _use(checked: CheckedCall, on_error: OnToolError, max_characters: int) -> ToolUse:
