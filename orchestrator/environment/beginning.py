@@ -77,7 +77,8 @@ def workspace(
             rename them: rename(2) of other folders of the base gives EXDEV, which `mv` handles and
             os.rename does not.
         network: whether programs have the machine's network.
-        hide: folders whose files programs cannot read.
+        hide: files, and folders whose files, programs cannot read; if they are there when the
+            workspace is opened.
         limits: on programs and on the changes.
         services: commands by name, or Services, which run from the beginning.
         durability: "process": a checkpoint survives the end of this process; "disk": also a loss of

@@ -71,7 +71,7 @@ class Environments:
         store: the file of the store, which no base may hold; None: it is no file.
     Attributes:
         trusted: states that this process has stored or verified.
-        backend: of workspaces that ask for none; None: not known yet.
+        backend: of workspaces that ask for none; None: the better one of those that work for each.
     """
 
     backend: Backend | None = None
@@ -84,6 +84,7 @@ class Environments:
         self._stacks: dict[str, LayerStacks] = {}
         self.trusted: set[str] = set()
         self._waiting: dict[WorkspaceKind, list[asyncio.Task[_Waiting]]] = {}
+        self._backends: dict[WorkspaceKind, Backend] = {}  # of kinds that ask for none
         self._closing = asyncio.Lock()
 
     def base_folder(self, path: str) -> BaseFolder:
@@ -163,21 +164,21 @@ class Environments:
         return None
 
     async def _prepare(self, kind: WorkspaceKind, files: Files) -> _Waiting:
-        backend = kind.backend or self.backend
+        backend = kind.backend or self.backend or self._backends.get(kind)
         if backend is not None:
             return await self._prepare_by(backend, kind, files)
         try:
             held = await self._prepare_by("overlay", kind, files)
-            self.backend = "overlay"
+            self._backends[kind] = "overlay"
         except SandboxFailed as error:
             if error.has_died:  # it was killed: that is no reason for copies from now on
                 raise
             held = await self._prepare_by("copies", kind, files)
-            self.backend = "copies"
+            self._backends[kind] = "copies"
             gaps = [GAPS[each] for each in held.tree.sandbox.enforcement.not_enforced]
             logger.warning(
-                "workspaces are copies of their bases here, as overlays fail: %s%s",
-                *(error, "".join(f"; {gap}" for gap in gaps)),
+                "workspaces of %s are copies of it, as an overlay fails: %s%s",
+                *(kind.base, error, "".join(f"; {gap}" for gap in gaps)),
             )
         return held
 

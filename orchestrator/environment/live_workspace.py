@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import time
@@ -33,6 +34,8 @@ from orchestrator.environment.trees.terminals import run_terminal
 from orchestrator.environment.trees.tree import Confinement, FilesSeen, Tree
 from orchestrator.environment.trees.variables import variables_for
 from orchestrator.environment.trees.workspace_shell import WorkspaceShell
+
+logger = logging.getLogger("orchestrate")
 
 OUTPUT_BYTES = 1 << 20
 """How much of each stream of a command is kept, if nothing else is said."""
@@ -71,6 +74,7 @@ class LiveWorkspace:
         self._services = RunningServices(self._variables, limits)
         self._closing = asyncio.Lock()
         self._is_closed = False
+        self._told: set[str] = set()  # what is left out of states
         self._ending: set[asyncio.Future[list[None]]] = set()
         self.state: State
         self.seen = FilesSeen({})
@@ -141,6 +145,7 @@ class LiveWorkspace:
         self.seen = await self._tree.read(self._states.keep, idle=self._shell.idle)
         shell = await self._shell_state()
         self._require_room(self.seen)
+        self._tell_left_out()
         if shell == f"cd -- {quoted(self.base.path)}\n":
             shell = ""
         self.state = await self._stored(shell)
@@ -150,6 +155,12 @@ class LiveWorkspace:
         if is_large and not self._services.services and not await self.busy():
             await self.show(self.state)  # ends nothing: nothing runs
         return self.state
+
+    def _tell_left_out(self) -> None:
+        for path in self.seen.left_out:
+            if path not in self._told:
+                logger.warning("%s is a socket or a device: no state of the workspace has it", path)
+        self._told.update(self.seen.left_out)
 
     async def _stored(self, shell: str) -> State:
         manifest, services = self.seen.manifest, self._services.services
@@ -340,6 +351,8 @@ class LiveWorkspace:
         return await self._tree.sandbox.open(relative, flags, 0o666 if mode is None else mode)
 
     def _relative(self, path: str) -> str:
+        if "\0" in path:
+            raise ValueError(f"{path!r} is no path: it contains a zero byte")
         place = PurePosixPath(os.path.normpath(os.path.join(self._tree.place, path)))
         if not place.is_relative_to(self._tree.place) or str(place) == self._tree.place:
             raise OutsideWorkspace(path, self._tree.place)

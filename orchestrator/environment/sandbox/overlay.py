@@ -43,13 +43,16 @@ class Overlay:
         below = [*(f"{root}/{layer}" for layer in layers), base]
         linux.mount_overlay(below, f"{root}/{upper}", f"{root}/{work}", self._at)
         for folder in self._hidden:  # here, so that they are hidden anew with each stack
-            if os.path.isdir(folder) and not os.path.islink(folder):
+            if not os.path.islink(folder):
                 hide(folder)
 
 
-def hide(folder: str) -> None:
-    """Cover a folder by an empty one that nobody may enter."""
-    linux.mount("hidden", folder, "tmpfs", linux.MS_RDONLY, "size=4k,mode=0")
+def hide(path: str) -> None:
+    """Cover a folder by an empty one that nobody may enter, a file by nothing to read."""
+    if os.path.isdir(path):
+        linux.mount("hidden", path, "tmpfs", linux.MS_RDONLY, "size=4k,mode=0")
+    elif os.path.exists(path):
+        linux.mount("/dev/null", path, "", linux.MS_BIND)
 
 
 def is_below(path: str, folder: str) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.cancellation import in_thread
+from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.files.base_folder import BaseFolder
 from orchestrator.environment.files.blob_store import BlobStore, digest_of_file
 from orchestrator.environment.files.folder_reading import FolderReader
@@ -66,10 +68,11 @@ class CopyTree:
         """Copy the base, show files, and start a sandbox.
 
         Raises:
-            SandboxFailed: the system refuses it.
+            SandboxFailed: the system refuses it; or a single file of the base is to be hidden.
             FileNotFoundError: contents of the files are not stored.
             OSError: the base cannot be copied, for example as the disk is full.
         """
+        self._require_no_hidden_file()
         for folder in (self._folder, self._temporary):
             folder.mkdir(mode=0o700)
         await self._in_thread(lambda: self._copy(files))
@@ -106,6 +109,14 @@ class CopyTree:
         if hasattr(self, "sandbox"):
             await self.sandbox.end()  # before its files are removed: nothing else ends what runs
         await asyncio.to_thread(self._live.close)
+
+    def _require_no_hidden_file(self) -> None:
+        for each in self._confinement.hide:
+            path = Path(each)
+            if path.is_file() and path.resolve().is_relative_to(self._base.folder.resolve()):
+                raise SandboxFailed(
+                    f"a copy cannot be without the single file {each}: hide a folder"
+                )
 
     def _copy(self, files: Files) -> None:
         hide = [*self._confinement.hide, str(self._live.root.path)]

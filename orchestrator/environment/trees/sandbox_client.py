@@ -308,7 +308,10 @@ class Sandbox:
             self._answered(message | dict(zip(["descriptor"], descriptors, strict=False)))
 
     def _answered(self, message: dict[str, Any]) -> None:
-        answered = self._answers.pop(message.pop("id", -1))
+        answered = self._answers.pop(message.pop("id", -1), None)
+        if answered is None:  # the zygote has no processes left for it
+            self._fail(SandboxFailed(message["error"], message["errno"]))
+            return
         if answered.done():  # cancelled
             if "descriptor" in message:
                 os.close(message["descriptor"])

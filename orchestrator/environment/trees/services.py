@@ -16,6 +16,8 @@ from orchestrator.environment.trees.sandbox_client import Program, Sandbox
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.2
+_BEGINS_S = 0.05
+"""A program without a `ready` that has not ended by then counts as begun."""
 _KEPT_OUTPUT_BYTES = 1 << 14
 
 
@@ -100,6 +102,8 @@ class RunningServices:
 
     async def _until_ready(self, sandbox: Sandbox, folder: str, running: _Running) -> None:
         pause_s = _FIRST_PAUSE_S
+        if running.service.ready is None:
+            await asyncio.wait([running.program.ended], timeout=_BEGINS_S)
         while running.service.ready is not None:
             code = await run_program(
                 sandbox,

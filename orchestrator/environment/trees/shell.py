@@ -21,12 +21,17 @@ _ITS = "."
 # Commands, exit codes and the state have pipes of their own, so that no output can be taken for
 # one of them. A command itself has none of these pipes: only ours that read the state have one.
 # Functions may be named as any builtin: then these are still the builtins.
+# A command finds the exit code of the one before it in $?. All is done in few commands, since a
+# DEBUG trap is executed before each of them.
+_EXECUTE = f'builtin eval "${{__command:1}}" {_COMMANDS}<&- {_STATUSES}>&-'
+_ANSWER = f"builtin printf '%s\\0' \"$((__status=$?))\" >&{_STATUSES}"
 _SERVE = (
     f"while IFS= builtin read -r -d '' -u {_COMMANDS} __command; do"
-    f' if [[ ${{__command:0:1}} == "{_OURS}" ]];'
-    f' then builtin eval "${{__command:1}}" {_COMMANDS}<&- {_STATUSES}>&- >&{_CAPTURED};'
-    f' else builtin eval "${{__command:1}}" {_COMMANDS}<&- {_STATUSES}>&- {_CAPTURED}>&-; fi;'
-    f" builtin printf '%s\\0' \"$?\" >&{_STATUSES}; done"
+    ' case "${__command:0:1}${__status:-0}" in'
+    f" '{_OURS}'*) {_EXECUTE} >&{_CAPTURED}; builtin printf '0\\0' >&{_STATUSES};;"
+    f" '{_ITS}0') {_EXECUTE} {_CAPTURED}>&-; {_ANSWER};;"
+    f' *) (builtin exit "$__status") || {_EXECUTE} {_CAPTURED}>&-; {_ANSWER};;'
+    " esac; done"
 )
 
 

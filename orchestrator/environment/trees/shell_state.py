@@ -33,10 +33,10 @@ _ITS_OWN_NAMES = """
     BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_SOURCE BASH_SUBSHELL BASH_VERSINFO
     BASH_VERSION COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD
     HOSTNAME HOSTTYPE LINENO MACHTYPE OLDPWD OPTERR OPTIND OSTYPE PIPESTATUS PPID PWD RANDOM
-    SECONDS SHELLOPTS SHLVL SRANDOM UID _
+    SECONDS SHELLOPTS SHLVL SRANDOM UID _ __command __status
 """
 _ITS_OWN = frozenset(_ITS_OWN_NAMES.split())
-"""Variables that bash itself sets."""
+"""Variables that bash itself sets, and those of the loop that reads commands."""
 
 _DECLARED = re.compile(r"declare (-[-a-zA-Z]+) (\w+)", re.ASCII)
 _FUNCTION = re.compile(r"declare (-[a-zA-Z]+) (.+)")
@@ -102,7 +102,12 @@ class ShellCapture:
         So the variables that it was started with are not stored: they may hold secrets. If the
         folder is not there any more, the shell stays in the one in which it is.
         """
-        changed = [self._as_builtin(line) for line in sorted(self.lines - first.lines, key=_order)]
+        changed = sorted(self.lines - first.lines, key=_order)
+        if self.functions:  # they may need extglob to be read, also if it is off now
+            at = sum(_order(line)[0] <= _KINDS.index("declare -f") for line in changed)
+            changed.insert(at, next(line for line in self.lines if line in _EXTGLOB))
+            changed.insert(0, _EXTGLOB[0])
+        changed = [self._as_builtin(line) for line in changed]
         removed = sorted(_names(first.lines) - _names(self.lines))
         lines = [f"unset -v {name}" for name in removed]
         return "\n".join([f"cd -- {quoted(self.folder)}", *lines, *changed, ""])
@@ -113,6 +118,7 @@ class ShellCapture:
 
 
 _DEFINE = "function "
+_EXTGLOB = ("shopt -s extglob", "shopt -u extglob")
 _KINDS = ("shopt", "declare", "function", "declare -f", "alias", "set", "umask", "trap")
 """Some options, such as extglob, decide how functions are read; aliases would be expanded in them;
 other options, such as nounset, would stop the script; traps would be executed by it."""

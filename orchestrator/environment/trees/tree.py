@@ -47,7 +47,7 @@ class Confinement:
 
     Attributes:
         network: whether they have the machine's network.
-        hide: folders whose files they cannot read.
+        hide: files, and folders whose files, they cannot read.
     """
 
     network: bool = False

@@ -85,7 +85,7 @@ async def test_a_system_that_allows_overlays_keeps_them_when_the_first_sandbox_w
 ) -> None:
     home = ws.position.mounting.home
     kind, state = ws.position.mounting.kind, home.states.get(ws.state)
-    home.backend = None
+    home._backends.clear()
     dead = Zygote()
     dead._process.kill()
     dead._process.wait()
@@ -96,7 +96,7 @@ async def test_a_system_that_allows_overlays_keeps_them_when_the_first_sandbox_w
     dead.close()
     live = await home.open(kind, state)
     await live.close()
-    assert home.backend == "overlay"
+    assert home._backends == {kind: "overlay"}
 
 
 async def test_a_shell_that_cannot_begin_is_named(tmp_path: Path, ws: Workspace) -> None:

@@ -60,12 +60,17 @@ async def test_another_shell_gets_the_state_of_the_first(place: Place) -> None:
         ("f() { echo f; }; export -f f", "bash -c f", "f\n"),
         ("shopt -s extglob\nf() { case $1 in +(a)) echo all a;; esac; }", "f aa", "all a\n"),
         (
+            "shopt -s extglob\nf() { case $1 in +(a)) echo all a;; esac; }\nshopt -u extglob",
+            "declare -f f | grep -c all; shopt -q extglob || echo off",
+            "1\noff\n",
+        ),
+        (
             "f() { ll; }; shopt -s expand_aliases; alias ll='echo alias;'",
             "declare -f f | grep -c alias; :",
             "0\n",
         ),
         ("cd() { echo not there; }", "pwd -P | grep -c deep", "1\n"),
-        ("set -u; trap 'echo debug' DEBUG", "trap - DEBUG; echo $-", "debug\ndebug\ndebug\nhuBc\n"),
+        ("set -u; trap D=1 DEBUG", "D=0; trap - DEBUG; echo $D $-", "1 huBc\n"),
         ("function odd-name.1 { echo odd; }", "odd-name.1", "odd\n"),
     ],
     ids=lambda value: value[:20],
@@ -80,6 +85,19 @@ async def test_another_shell_also_gets(
         await ran(other, state)
         assert await other.state() == state
         assert await said(other, showing) == shown
+
+
+async def test_a_command_finds_the_exit_code_of_the_one_before(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as shell:
+        assert await said(shell, "echo $?") == "0\n"
+        for setting in ("", "set -u", "set -o pipefail"):
+            code, _ = await ran(shell, f"{setting}\n! true")
+            assert code == 1
+            await shell.state()
+            assert await said(shell, "echo $?; echo $?") == "1\n0\n"
+        await ran(shell, "(exit 7)")
+        assert await said(shell, "echo $?") == "7\n"
+        assert "__" not in await shell.state()
 
 
 async def test_a_shell_whose_folder_is_gone_stays_where_it_is(place: Place) -> None:

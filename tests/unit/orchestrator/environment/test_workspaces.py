@@ -6,6 +6,8 @@ import asyncio
 import gc
 import logging
 import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from orchestrator.environment.errors import (
     NotRevertible,
     NoWorkspace,
     OutsideWorkspace,
+    SandboxFailed,
     ServiceFailed,
     ShellBusy,
     StateLost,
@@ -245,8 +248,46 @@ async def test_services_run_in_forks_and_after_a_rewind(tmp_path: Path) -> None:
         assert (await ws.run("rm -f ${TMPDIR:-/tmp}/beat; sleep 0.3; " + beats)).ok
         with pytest.raises(ServiceFailed, match=r"bad ended with exit code 3.*why"):
             await ws.service("bad", "echo why; exit 3", ready="false")
+        with pytest.raises(ServiceFailed, match=r"gone ended with exit code 127.*nosuch"):
+            await ws.service("gone", "nosuch")
         with pytest.raises(ServiceFailed, match=r"not ready after 0\.2 s"):
             await ws.service("slow", "sleep 100", ready="false", timeout="0.2s")
+
+
+async def test_what_no_state_can_hold_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listen = "import socket; socket.socket(socket.AF_UNIX).bind('here')"
+    async with workspace(base_in(tmp_path)) as ws:
+        (await ws.run([str(Path(sys.executable).resolve()), "-c", listen])).check()
+        await ws.run("touch x")
+    assert [each.message.split()[0] for each in caplog.records] == ["here"]
+
+
+async def test_a_path_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    async with workspace(base_in(tmp_path, a="a")) as ws:
+        for work in (ws.write("a\0b", "b"), ws.read("a\0b")):
+            with pytest.raises(ValueError, match="zero byte"):
+                await work
+        assert await ws.read("a") == "a"
+
+
+async def test_a_file_is_hidden_and_what_is_not_there_is_no_problem(tmp_path: Path) -> None:
+    base = base_in(tmp_path, within="key")
+    with tempfile.NamedTemporaryFile(dir="/var/tmp") as outside:  # /tmp is hidden as it is
+        outside.write(b"key")
+        outside.flush()
+        async with workspace(base, hide=[outside.name, tmp_path / "missing"]) as ws:
+            assert (await ws.run(["cat", outside.name])).stdout == ""
+            home = ws.position.mounting.home
+        if home.backend == "copies":
+            with pytest.raises(SandboxFailed, match="single file"):
+                async with workspace(base, hide=[base / "within"]) as ws:
+                    await ws.run("true")
+            return
+        async with workspace(base, hide=[base / "within"]) as ws:
+            assert (await ws.run("cat within")).stdout == ""
+        assert set(home._backends.values()) <= {"overlay"}, "it was no reason for copies"
 
 
 async def test_a_command_that_takes_too_long_is_killed_with_all_that_it_started(
