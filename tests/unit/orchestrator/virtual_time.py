@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,14 +21,21 @@ T = TypeVar("T")
 
 
 class _VirtualTimeSelector(selectors.DefaultSelector):
-    """Does not wait for timers: adds up how long it would have waited."""
+    """Does not wait for timers: adds up how long it would have waited.
+
+    While a thread works for the loop no virtual time passes: its end, which wakes the loop, is
+    waited for. Otherwise a busy machine would let a timer fire before the thread is done.
+    """
 
     waited_s = 0.0
+    num_in_threads = 0
 
     def select(self, timeout: float | None = None) -> Any:
-        ready = super().select(None if timeout is None else 0)
+        has_work = timeout is not None and timeout <= 0
+        waits = (timeout is None or self.num_in_threads > 0) and not has_work
+        ready = super().select(None if waits else 0)
         if not ready and timeout is not None:
-            self.waited_s += timeout
+            self.waited_s += max(0.0, timeout)
         return ready
 
 
@@ -40,6 +48,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual_time.waited_s
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        ended = super().run_in_executor(executor, func, *args)
+        self._virtual_time.num_in_threads += 1
+        ended.add_done_callback(self._count_end)
+        return ended
+
+    def _count_end(self, _: asyncio.Future[Any]) -> None:
+        self._virtual_time.num_in_threads -= 1
 
 
 class LoopClock:
