@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from orchestrator import Flow, Runtime
 from orchestrator.events import Listener
@@ -18,6 +18,7 @@ from orchestrator.runtime.results import RunResult
 from tests.unit.orchestrator.orchestrator_samples import NEVER_S, scripted_runtime
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 class _VirtualTimeSelector(selectors.DefaultSelector):
@@ -50,7 +51,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._virtual_time.waited_s
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[..., T], *args: Any
+        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: Unpack[Args]
     ) -> asyncio.Future[T]:
         ended = super().run_in_executor(executor, func, *args)
         self._virtual_time.num_in_threads += 1
