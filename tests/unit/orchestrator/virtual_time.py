@@ -51,7 +51,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._virtual_time.waited_s
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: Unpack[Args]
+        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: *Args
     ) -> asyncio.Future[T]:
         ended = super().run_in_executor(executor, func, *args)
         self._virtual_time.num_in_threads += 1
