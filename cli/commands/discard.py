@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: orchestrate discard 3f2a\n\n"
     "The run can still be read, but its files can be neither shown nor applied, and it cannot be "
-    "resumed in its workspaces. States that other runs have too are kept. `orchestrate gc` then "
-    "frees the disk."
+    "resumed in its workspaces; nor can what it applied be undone. States that other runs have too "
+    "are kept. `orchestrate gc` then frees the disk."
 )
 
 

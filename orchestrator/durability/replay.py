@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -69,10 +70,9 @@ class RecordedSteps:
             self._by_place[parent_key(step.path)][step.place] = step
         self._replayed: set[str] = set()
         self._actions: dict[str, list[StepRecord]] = defaultdict(list)
-        for step in sorted(steps, key=lambda step: step.outcome_number or 0):
-            if step.workspace is not None and step.outcome_number is not None:
-                for path in paths_to(step.path):
-                    self._actions[path].append(step)
+        for step in sorted(filter(_is_ended_action, steps), key=_end_of):
+            for path in paths_to(step.path):
+                self._actions[path].append(step)
         self._calls: dict[str, list[CallRecord]] = defaultdict(list)
         for call in calls:
             for path in paths_to(call.step_path):
@@ -132,7 +132,7 @@ class RecordedSteps:
         return {step.workspace for step in self._by_path.values() if step.workspace is not None}
 
     def actions_of(self, path: str) -> Sequence[StepRecord]:
-        """The steps with a workspace within a step, and that step itself, by their outcomes."""
+        """The ended steps with a workspace within a step, and that step itself, in their order."""
         return self._actions.get(path, ())
 
     def require_new_effect(self, step_path: StepPath, name: str) -> None:
@@ -258,6 +258,18 @@ def answers_to_ask_again(steps: Sequence[StepRecord], calls: Sequence[CallRecord
 def is_up_to(step: StepRecord, outcome_number: int) -> bool:
     """Whether a step has an outcome with at most this number."""
     return step.outcome_number is not None and step.outcome_number <= outcome_number
+
+
+def _is_ended_action(step: StepRecord) -> bool:
+    """Whether a step acted in or beside a workspace, and came to its end or was cut off."""
+    is_ended = step.outcome_number is not None or step.status is Status.CANCELLED
+    return step.workspace is not None and is_ended
+
+
+def _end_of(step: StepRecord) -> tuple[float, float]:
+    """Orders ended steps; those that were cut off have no number."""
+    number = math.inf if step.outcome_number is None else step.outcome_number
+    return step.finished_s or step.started_s, number
 
 
 def _has_known_outcome(step: StepRecord) -> bool:

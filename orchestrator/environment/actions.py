@@ -165,10 +165,11 @@ class _Transaction:
         action = self._action
         if action.is_exclusive:
             self._position.take_noted()
-        if error is not None:
-            if action.is_observed:
-                await until_done(self._position.mounting.roll_back(self._before))
-        elif action.kind is not EdgeKind.REWIND:
+        if error is not None and action.is_observed:
+            await until_done(self._position.mounting.roll_back(self._before))
+        if error is None and action.kind is EdgeKind.REWIND:
+            return
+        if error is None or self._may_have_happened(error):
             moment = Moment(
                 self._path,
                 action.spec.name,
@@ -179,6 +180,14 @@ class _Transaction:
                 compensate=action.compensate,
             )
             self._position.history.add(moment)
+
+    def _may_have_happened(self, error: BaseException) -> bool:
+        """Whether the action is an effect outside that was cut off; a tool's error says it was not.
+
+        An apply writes all of it or nothing, and the next one tells which.
+        """
+        is_outside = self._action.spec.effects is Effects.EXTERNAL and self._action.leaves is None
+        return is_outside and not isinstance(error, Exception)
 
 
 async def until_done(work: Awaitable[R]) -> R:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.values import ValueCodec
@@ -18,6 +18,7 @@ from orchestrator.environment.history import History, Moment
 from orchestrator.environment.homes import Home, home_at
 from orchestrator.environment.merging.base_check import checked_base
 from orchestrator.environment.mounting import Mounting, require_same_base
+from orchestrator.environment.options import require_one_of, several
 from orchestrator.environment.position import Position
 from orchestrator.environment.state_changes import state_record
 from orchestrator.environment.states.stored_states import Base, Service, State
@@ -89,21 +90,24 @@ def workspace(
         state: the id of a stored state of the folder in which it begins, such as `former` of an
             apply; by default the folder as it is.
     Raises:
+        TypeError, ValueError: an option is none of those above.
         BaseRefused, when it begins: the folder is missing, is `/` or the home folder, or holds the
-            store.
+            store; or a folder of `own` is missing in it.
         StateLost, BaseChanged, when it begins in a state: it is not stored any more, or the folder
             has changed since.
     """
     folder = Path(base).expanduser().absolute() if os.fspath(base) else ""
+    require_one_of("backend", backend, (None, *get_args(Backend)))
+    require_one_of("durability", durability, get_args(Durability))
     confinement = Confinement(
         network=network,
-        hide=tuple(str(Path(each).expanduser().absolute()) for each in hide),
+        hide=tuple(str(Path(each).expanduser().absolute()) for each in several("hide", hide)),
         limits=limits or WorkspaceLimits(),
     )
     if isinstance(services, Mapping):
         services = [Service(name, command) for name, command in services.items()]
     beginning = Beginning(
-        WorkspaceKind(str(folder), confinement, tuple(own), backend),
+        WorkspaceKind(str(folder), confinement, several("own", own), backend),
         name or Path(folder).name,
         tuple(services),
         durability == "disk",
@@ -231,6 +235,10 @@ class Beginning:
         environments = self._home.environments
         folder = checked_base(self._kind.base, environments.root.path, environments.store)
         listing = list_base(folder)
+        for own in self._kind.own:
+            entry = listing.entries.get(os.path.normpath(own))
+            if entry is None or entry.kind != "folder":
+                raise BaseRefused(str(folder), f"own= names {own!r}, which is no folder in it")
         stored = environments.root.blobs.add(listing.to_bytes())
         base = Base(str(folder), listing.identity, stored)
         return environments.states.add(base, {}, "", self._services)

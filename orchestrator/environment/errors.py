@@ -142,9 +142,12 @@ class NotRevertible(OrchestrateError):
     def __str__(self) -> str:
         workspace, effects = self.args
         listed = ", ".join(f"{name} (step {path})" for name, path in effects)
+        way = "give their tools compensate=, or allow= what may stay"
+        if all(name == "ws.apply" for name, _ in effects):
+            way = "the folder is another since; to undo an apply, apply the former= of its result"
         return (
             f"workspace {workspace} cannot go back past effects on the outside world: {listed};"
-            " give their tools compensate=, or allow= what may stay"
+            f" {way}"
         )
 
 

@@ -68,14 +68,17 @@ class History:
         Args:
             label: the name of the checkpoint that it made.
         """
-        if step.status is Status.FAILED:  # what it did was taken back
+        if step.status is Status.FAILED:  # it was taken back, or says that it did nothing
             return
         is_beside = step.effects is Effects.EXTERNAL and step.name != APPLY
+        is_compensation = step.name.startswith(COMPENSATE)
+        if step.status is Status.CANCELLED and (not is_beside or is_compensation):
+            return
         state = self.state if is_beside else step.state_after or self.state
         if step.name == REWIND:
             if (index := self.index_of(state)) is not None:
                 self.rewind_to(index)
-        elif step.name.startswith(COMPENSATE):
+        elif is_compensation:
             self.take_back(step.name.removeprefix(COMPENSATE))
         else:
             label = None if step.name == APPLY else label  # that names the state before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shlex
@@ -348,7 +349,12 @@ class LiveWorkspace:
 
     async def _open(self, path: str, flags: int, mode: int | None = None) -> int:
         relative = self._relative(path)
-        return await self._tree.sandbox.open(relative, flags, 0o666 if mode is None else mode)
+        try:
+            return await self._tree.sandbox.open(relative, flags, 0o666 if mode is None else mode)
+        except OSError as error:
+            if error.errno == errno.EXDEV:  # a link on the way
+                raise OutsideWorkspace(path, self._tree.place) from None
+            raise
 
     def _relative(self, path: str) -> str:
         if "\0" in path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.environment.environments import Environments, WorkspaceKind
@@ -134,8 +134,18 @@ class Mounting:
 
 
 def require_same_base(home: Environments, state: State) -> None:
-    """Raise BaseChanged if the base is not as it was when a state's workspace began."""
+    """Raise BaseChanged if the base is not as it was when a state's workspace began.
+
+    An index of git may differ: `git status` writes it anew, with the same content.
+    """
     listing = list_base(Path(state.base.path))
-    if listing.identity != state.base.identity:
-        former = BaseListing.from_bytes(home.root.blobs.read(state.base.listing))
-        raise BaseChanged(state.base.path, tuple(listing.changed_since(former)))
+    if listing.identity == state.base.identity:
+        return
+    former = BaseListing.from_bytes(home.root.blobs.read(state.base.listing))
+    changed = [each for each in listing.changed_since(former) if not _is_git_index(each)]
+    if changed:
+        raise BaseChanged(state.base.path, changed)
+
+
+def _is_git_index(path: str) -> bool:
+    return PurePosixPath(path).parts[-2:] == (".git", "index")

@@ -16,6 +16,7 @@ from orchestrator.environment.history import APPLY, History
 from orchestrator.environment.merging.change_set import TEXT_LIMIT, ChangeSet
 from orchestrator.environment.merging.resolving import OnConflict
 from orchestrator.environment.mounting import Mounting
+from orchestrator.environment.options import several
 from orchestrator.environment.position import Position
 from orchestrator.environment.state_applying import BEFORE_APPLY, Applied, apply_state
 from orchestrator.environment.state_merging import MergeResult, change_set, merged_state
@@ -245,7 +246,7 @@ class Workspace(WorkspaceCommands):
         async def work(here: Position) -> Applied:
             home = here.mounting.home
             state = home.states.get(here.state)
-            return await asyncio.to_thread(apply_state, home, state, git=git)
+            return await until_done(asyncio.to_thread(apply_state, home, state, git=git))
 
         return await self._do(
             "apply",
@@ -310,6 +311,7 @@ class Workspace(WorkspaceCommands):
 
     async def _rewind_to(self, index: int, allow: bool | Collection[str]) -> None:
         history = self.position.history
+        allow = allow if isinstance(allow, bool) else several("allow", allow)
         target, effects = history.moments[index], history.effects_after(index)
         if self._base_of(target.state) != self._base_of(self.state):
             effects, allow = [each for each in effects if each.name == APPLY], False

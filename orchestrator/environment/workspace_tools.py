@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,18 +100,28 @@ async def run_within(
     assert workspace is not None, "it is called in one"
     moment = Moment("", spec.name, workspace.state, Effects.EXTERNAL, compensate=compensate)
     if context is None:
-        value = await call()
-        workspace.position.note_effect(moment)
-        return value
+        with _noting(workspace, moment):
+            return await call()
 
     async def work(here: CallContext) -> Any:
-        with using_context(here):
-            value = await call()
-        workspace.position.note_effect(replace(moment, path=here.step_path.text))
-        return value
+        with _noting(workspace, replace(moment, path=here.step_path.text)), using_context(here):
+            return await call()
 
     spec = replace(spec, workspace=workspace.name, state_before=workspace.state)
     return await run_tool_call(context, spec, work)
+
+
+@contextmanager
+def _noting(workspace: Workspace, moment: Moment) -> Iterator[None]:
+    """The block has the effect, and may have had it if it is cut off; an error says that not."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        workspace.position.note_effect(moment)
+        raise
+    workspace.position.note_effect(moment)
 
 
 def compensation(

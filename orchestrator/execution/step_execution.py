@@ -138,6 +138,7 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
     if past is not None and past.status is Status.CANCELLED and context.remaining_s() <= 0:
         await _replay_before_error(run, spec, past)  # it is cut off again, before steps within it
         run.recorder.order.drop_unbegun(lambda path: path.startswith(f"{past.path}/"))
+        _replay_actions(run, past)
     await require_time(context)
     if spec.effects is not Effects.EXTERNAL:
         return new_step
@@ -163,9 +164,7 @@ async def _replay(run: LiveRun, spec: StepSpec, step: StepRecord) -> Replayed:
     finally:
         order.drop(step.path)
     run.replayed_calls_ended(step.path)
-    for action in run.recorded_steps.actions_of(step.path):
-        if (replayed := run.workspaces.get(action.workspace or "")) is not None:
-            replayed(action)
+    _replay_actions(run, step)
     if step.status is Status.FAILED:
         if spec.before_error is not None:
             spec.before_error(step, result)
@@ -173,6 +172,13 @@ async def _replay(run: LiveRun, spec: StepSpec, step: StepRecord) -> Replayed:
         mark_step(error, run.id, step.path)
         raise error
     return Replayed(spec.codec.load(b"null" if result is None else result), step)
+
+
+def _replay_actions(run: LiveRun, step: StepRecord) -> None:
+    """Tell the workspaces what a step that is not executed again did to them."""
+    for action in run.recorded_steps.actions_of(step.path):
+        if (replayed := run.workspaces.get(action.workspace or "")) is not None:
+            replayed(action)
 
 
 async def _replay_before_error(run: LiveRun, spec: StepSpec, step: StepRecord) -> None:

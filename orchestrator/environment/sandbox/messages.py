@@ -96,7 +96,8 @@ def encoded(message: Mapping[str, Any]) -> bytes:
     """The bytes of a message; raises ValueError as `send`."""
     data = json.dumps(message).encode()  # surrogates of names that are not UTF-8 are escaped
     if len(data) > MAX_BYTES:
-        raise ValueError(f"a message of {len(data)} bytes; the limit is {MAX_BYTES}")
+        size = f"{len(data)} bytes with its variables; the limit is {MAX_BYTES}"
+        raise ValueError(f"a command of {size}. Write it to a file, and run that")
     return data
 
 

@@ -62,6 +62,12 @@ class Service:
     ready: str | None = None
     timeout_s: float = 30.0
 
+    def __post_init__(self) -> None:
+        if not self.name or not self.command:
+            raise ValueError(
+                f"a service has a name and a command, not {self.name!r}: {self.command!r}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class State:

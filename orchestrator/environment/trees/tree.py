@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, cast
 
 from orchestrator.environment.files.folder_scan import Keep
@@ -22,6 +22,8 @@ class WorkspaceLimits:
         processes: how many run at the same time.
         file_bytes: size of each file that is written.
         disk_bytes: of all changes together; looked at when a state is captured.
+    Raises:
+        TypeError, ValueError: a limit is no whole number, or less than 1.
     """
 
     cpu_s: int | None = None
@@ -29,6 +31,14 @@ class WorkspaceLimits:
     processes: int | None = None
     file_bytes: int | None = None
     disk_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in (each.name for each in fields(self)):
+            limit = getattr(self, name)
+            if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
+                raise TypeError(f"{name} is a whole number or None, not {limit!r}")
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} is at least 1, or None for no limit; not {limit}")
 
     def of_program(self) -> Limits:
         """Those that a program is started with."""

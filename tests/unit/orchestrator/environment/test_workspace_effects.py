@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import flow, gather, step, tool
+from orchestrator import DeadlineExceeded, flow, gather, step, tool, within
 from orchestrator.environment.beginning import workspace
 from orchestrator.environment.errors import NotRevertible, WorkspaceBusy, WorkspaceClosed
 from orchestrator.environment.workspace import Workspace, current_workspace
 from tests.unit.orchestrator.environment.workspace_samples import base_in, runtime_in
+from tests.unit.orchestrator.orchestrator_samples import NEVER_S
 
 pytestmark = pytest.mark.usefixtures("subprocesses", "own_states")
 
@@ -21,6 +22,8 @@ async def publish(what: str) -> None:
     """An effect that nothing takes back."""
     if what == "bad":
         raise ValueError(what)
+    if what == "slowly":
+        await asyncio.sleep(NEVER_S)
 
 
 @tool(effects="env")
@@ -246,3 +249,58 @@ async def test_a_rewind_past_an_apply_is_refused(tmp_path: Path) -> None:
         await ws.write("a", "c")
         await ws.discard()
         assert await ws.read("a") == "b"
+
+
+async def test_an_effect_that_was_cut_off_may_have_happened_live_and_in_a_resumed_run(
+    tmp_path: Path,
+) -> None:
+    base, fails = base_in(tmp_path), [True]
+
+    @flow
+    async def body() -> None:
+        async with workspace(base) as ws:
+            start = await ws.checkpoint("start")
+            with pytest.raises(DeadlineExceeded):
+                async with within("0.2s"):
+                    await publish("slowly")
+            if fails[0]:
+                raise RuntimeError
+            with pytest.raises(NotRevertible, match="publish"):
+                await ws.rewind(start)
+            await ws.rewind(start, allow=["publish"])
+
+    async with runtime_in(tmp_path) as runtime:
+        with pytest.raises(RuntimeError):
+            await runtime.run(body.options(run_id="r"))
+        fails[0] = False
+        await runtime.run(body)
+        await runtime.resume("r", body)
+
+
+async def test_what_a_step_did_before_it_was_cut_off_is_there_in_a_resumed_run(
+    tmp_path: Path,
+) -> None:
+    base, fails = base_in(tmp_path), [True]
+
+    @step
+    async def work_on() -> None:
+        ws = current_workspace()
+        assert ws is not None
+        await ws.write("done", "yes")
+        await asyncio.sleep(NEVER_S)
+
+    @flow
+    async def body() -> str:
+        async with workspace(base) as ws:
+            with pytest.raises(DeadlineExceeded):
+                async with within("2s"):
+                    await work_on()
+            if fails[0]:
+                raise RuntimeError
+            return await ws.read("done")
+
+    async with runtime_in(tmp_path) as runtime:
+        with pytest.raises(RuntimeError):
+            await runtime.run(body.options(run_id="r"))
+        fails[0] = False
+        assert (await runtime.resume("r", body)).value == "yes"

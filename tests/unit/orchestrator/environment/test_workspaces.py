@@ -553,6 +553,29 @@ async def test_changes_are_applied_and_the_former_state_undoes_that(tmp_path: Pa
     assert {path.name: path.read_text() for path in base.iterdir()} == shown
 
 
+async def test_an_index_that_git_wrote_anew_does_not_change_the_base(tmp_path: Path) -> None:
+    base = base_in(tmp_path, kept="kept\n")
+    (base / ".git").mkdir()
+    (base / ".git/index").write_text("index\n")
+
+    @flow
+    async def change() -> str:
+        async with workspace(base) as ws:
+            await ws.write("new", "new\n")
+            return ws.state
+
+    async with runtime_in(tmp_path) as runtime:
+        state = (await runtime.run(change)).value
+    (base / ".git/index").write_text("the same, with other times of files\n")
+    async with runtime_in(tmp_path) as runtime:
+        shown = (await runtime.run(shown_at, str(base), state)).value
+        assert shown["new"] == "new\n"
+    (base / "kept").write_text("changed\n")
+    async with runtime_in(tmp_path) as runtime:
+        with pytest.raises(BaseChanged, match="'kept'"):
+            await runtime.run(shown_at, str(base), state)
+
+
 async def test_an_apply_is_refused_if_the_base_has_other_changes_there(tmp_path: Path) -> None:
     base = base_in(tmp_path, a="a\n", b="b\n")
     async with workspace(base) as ws:
