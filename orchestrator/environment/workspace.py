@@ -210,7 +210,15 @@ class Workspace(WorkspaceCommands):
         async def work(here: Position) -> None:
             await here.mounting.live.show(here.mounting.home.states.get(state))
 
-        await self._do("adopt", work, (state,), EdgeKind.ADOPT, may_repeat=False, beside=[state])
+        await self._do(
+            "adopt",
+            work,
+            (state,),
+            EdgeKind.ADOPT,
+            may_repeat=False,
+            beside=[state],
+            leaves=lambda _: state,
+        )
         others = [each.position.history for each in self._forks if each is not fork]
         self.position.history.adopt(fork.position.history, *others)
         await self._end_forks()
@@ -326,7 +334,16 @@ class Workspace(WorkspaceCommands):
                 here.history.take_back(each.path)
             await here.show(index)
 
-        await self._do("rewind", work, (target.path,), EdgeKind.REWIND, may_repeat=False)
+        await self._do(
+            "rewind",
+            work,
+            (target.path,),
+            EdgeKind.REWIND,
+            may_repeat=False,
+            leaves=lambda _: (
+                self.position.mounting.live.state.id
+            ),  # as it was stored: not read again
+        )
         self.position.history.rewind_to(index)
 
     def _base_of(self, state_id: str) -> Base | None:
