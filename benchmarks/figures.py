@@ -50,6 +50,11 @@ FIGURES = {
         "python -m benchmarks.startup",
         is_timed=True,
     ),
+    "workspaces": Figure(
+        "checkpoint, fork, rewind and merge of a folder of 20,000 files",
+        "python -m benchmarks.environment",
+        is_timed=True,
+    ),
     "edf": Figure(
         "deadlines met by edf and fcfs on the engine",
         "pytest -q -rP tests/engine/test_edf_against_fcfs.py",
