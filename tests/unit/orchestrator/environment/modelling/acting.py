@@ -11,6 +11,7 @@ from orchestrator.durability.values import ValueCodec
 from orchestrator.environment.actions import Action, run_action
 from orchestrator.environment.completed import TIMED_OUT
 from orchestrator.environment.environments import Environments
+from orchestrator.environment.errors import OutsideWorkspace
 from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.history import History, Moment
 from orchestrator.environment.mounting import Mounting
@@ -19,7 +20,12 @@ from orchestrator.environment.trees.shell_state import quoted
 from orchestrator.environment.workspace import Workspace
 from orchestrator.execution.step_execution import StepSpec
 from store.records import Effects, StepKind
-from tests.unit.orchestrator.environment.modelling.changes import Change, Place, is_plain
+from tests.unit.orchestrator.environment.modelling.changes import (
+    Change,
+    Place,
+    is_plain,
+    may_be_fifo,
+)
 from tests.unit.orchestrator.environment.modelling.comparing import Example
 from tests.unit.orchestrator.environment.modelling.listings import by_top, merged
 from tests.unit.orchestrator.environment.modelling.shell_statements import PROBE
@@ -97,12 +103,11 @@ class ActingExample(Example):
         return results
 
     def _mirror(self, seat: Seat, operations: list[list[Any]], results: Sequence[Any]) -> None:
-        """Do the same in the plain folder, but what an overlay refuses: to rename some folders."""
-        is_overlay = self.backend == "overlay"
+        """Do the same in the plain folder, but what an overlay refuses."""
         done = [
             (operation, result)
             for operation, result in zip(operations, results, strict=True)
-            if not (is_overlay and operation[0] in ("rename", "exchange") and result == errno.EXDEV)
+            if self.backend != "overlay" or not _is_refused(seat, operation, result)
         ]
         expected = self.world.plain.operate(seat.shadow, [operation for operation, _ in done])
         found = [result for _, result in done]
@@ -116,6 +121,10 @@ class ActingExample(Example):
             is_in_itself or not is_plain(seat.listing, one) or not is_plain(seat.listing, other)
         ):
             return
+        if what.name == "cp" and may_be_fifo(seat.listing, other):
+            return
+        if self.backend == "overlay" and _is_one_file(seat, one, other):
+            return  # there the names may have inodes of their own
         script = what.command(seat.listing)
         if way == "run":
             code = (await seat.workspace.run(script)).exit_code
@@ -132,6 +141,8 @@ class ActingExample(Example):
         path, code = where.in_tree(seat.listing), 0
         try:
             await seat.workspace.write(path, text, mode=mode)
+        except OutsideWorkspace:
+            code = errno.EXDEV
         except OSError as error:
             code = error.errno or -1
         result = errno.errorcode.get(code, code)
@@ -147,6 +158,8 @@ class ActingExample(Example):
         path, code, size = where.in_tree(seat.listing), 0, 0
         try:
             size = len(await seat.workspace.read_bytes(path))
+        except OutsideWorkspace:
+            code = errno.EXDEV
         except OSError as error:
             code = error.errno or -1
         self.trace.append(f"read {path!r:.200} -> {errno.errorcode.get(code, code)}")
@@ -308,6 +321,24 @@ class ActingExample(Example):
             if seat.origin is origin:
                 self._drop_below(seat)
                 self._drop(seat)
+
+
+def _is_refused(seat: Seat, operation: list[Any], result: int) -> bool:
+    """Whether an overlay refuses a change: to rename a folder, or a file over a link to itself."""
+    if operation[0] not in ("rename", "exchange"):
+        return False
+    if result == errno.ESTALE:
+        return _is_one_file(seat, operation[1], operation[2])
+    return result == errno.EXDEV
+
+
+def _is_one_file(seat: Seat, one: str, other: str) -> bool:
+    """Whether two paths are names of one file."""
+    try:
+        found = [os.lstat(os.path.join(seat.shadow, each)) for each in (one, other)]
+    except OSError:
+        return False
+    return one != other and os.path.samestat(*found)
 
 
 async def _acted(seat: Seat, work: Callable[[], Awaitable[Any]]) -> Any:

@@ -155,3 +155,14 @@ def is_plain(listing: Listing, path: str) -> bool:
         for at, each in listing.items()
         if at == path or at.startswith(f"{path}/")
     )
+
+
+def may_be_fifo(listing: Listing, path: str) -> bool:
+    """Whether a program that writes to a path, or below it, may wait for the reader of a FIFO."""
+    names = {os.path.basename(at) for at, each in listing.items() if each.kind == "fifo"}
+    is_linked = not names.isdisjoint(map(os.path.basename, TARGETS))
+    return any(
+        each.kind == "fifo" or (each.kind == "link" and is_linked)
+        for at, each in listing.items()
+        if at == path or at.startswith(f"{path}/")
+    )
