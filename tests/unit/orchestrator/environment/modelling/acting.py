@@ -123,8 +123,8 @@ class ActingExample(Example):
             return
         if what.name == "cp" and may_be_fifo(seat.listing, other):
             return
-        if self.backend == "overlay" and _is_one_file(seat, one, other):
-            return  # there the names may have inodes of their own
+        if self.backend == "overlay" and _shows_links(seat, what.name, one, other):
+            return
         script = what.command(seat.listing)
         if way == "run":
             code = (await seat.workspace.run(script)).exit_code
@@ -330,6 +330,17 @@ def _is_refused(seat: Seat, operation: list[Any], result: int) -> bool:
     if result == errno.ESTALE:
         return _is_one_file(seat, operation[1], operation[2])
     return result == errno.EXDEV
+
+
+def _shows_links(seat: Seat, program: str, one: str, other: str) -> bool:
+    """Whether a program may tell that an overlay shows links otherwise than a plain folder.
+
+    Names of one file may have inodes of their own. A file of a layer has a second link, its stored
+    content: `cp -a` then removes the file that it replaces, which some folders do not allow.
+    """
+    folder = seat.listing.get(os.path.dirname(other))
+    is_fixed = folder is not None and not folder.mode & 0o200
+    return _is_one_file(seat, one, other) or (program == "cp" and is_fixed)
 
 
 def _is_one_file(seat: Seat, one: str, other: str) -> bool:
