@@ -52,7 +52,7 @@ FIGURES = {
     ),
     "workspaces": Figure(
         "checkpoint, fork, rewind and merge of a folder of 20,000 files",
-        "python -m benchmarks.environment",
+        "python -m benchmarks.environment --files 20000 --folder /var/tmp",
         is_timed=True,
     ),
     "edf": Figure(
