@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cli.errors import BadInput
 from cli.reading.store_reader import NO_RUNS
+from orchestrator.durability.outcomes import end_of
 from orchestrator.environment.states.past_states import PastStates, read_past_states
-from orchestrator.environment.states.state_graph import end_of
 from store.errors import RunAmbiguous, RunNotFound
 from store.printable_text import one_line
 from store.records import RunRecord

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from orchestrator.errors import BudgetExceeded, DeadlineExceeded, OutsideRun, RunInterrupted
 from serving.errors import EngineBusy, EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreError
-from store.records import Status
+from store.records import Status, StepRecord
 
 MESSAGE_LIMIT = 500
 """Longest recorded error message, in characters."""
@@ -62,3 +63,9 @@ def message_of(error: BaseException | None, *, may_quote: bool) -> str | None:
     if error is None or not (may_quote or isinstance(error, _QUOTES_NOTHING)):
         return None
     return text_of(error)[:MESSAGE_LIMIT]
+
+
+def end_of(step: StepRecord) -> tuple[float, float]:
+    """When a step ended, or began if it runs; of equal times the order of the outcomes decides."""
+    ended_s = step.started_s if step.finished_s is None else step.finished_s
+    return ended_s, math.inf if step.outcome_number is None else step.outcome_number

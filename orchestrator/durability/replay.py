@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from orchestrator.durability.identity import (
     paths_to,
 )
 from orchestrator.durability.outcome_order import OutcomeOrder
+from orchestrator.durability.outcomes import end_of
 from orchestrator.errors import FlowChanged, OutcomeUnknown
 from store.records import CallRecord, Effects, Status, StepKind, StepRecord
 
@@ -70,7 +70,7 @@ class RecordedSteps:
             self._by_place[parent_key(step.path)][step.place] = step
         self._replayed: set[str] = set()
         self._actions: dict[str, list[StepRecord]] = defaultdict(list)
-        for step in sorted(filter(_is_ended_action, steps), key=_end_of):
+        for step in sorted(filter(_is_ended_action, steps), key=end_of):
             for path in paths_to(step.path):
                 self._actions[path].append(step)
         self._calls: dict[str, list[CallRecord]] = defaultdict(list)
@@ -264,12 +264,6 @@ def _is_ended_action(step: StepRecord) -> bool:
     """Whether a step acted in or beside a workspace, and came to its end or was cut off."""
     is_ended = step.outcome_number is not None or step.status is Status.CANCELLED
     return step.workspace is not None and is_ended
-
-
-def _end_of(step: StepRecord) -> tuple[float, float]:
-    """Orders ended steps; those that were cut off have no number."""
-    number = math.inf if step.outcome_number is None else step.outcome_number
-    return step.finished_s or step.started_s, number
 
 
 def _has_known_outcome(step: StepRecord) -> bool:

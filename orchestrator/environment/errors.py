@@ -89,7 +89,7 @@ class OutsideWorkspace(OrchestrateError, ValueError):
         super().__init__(path, folder)
 
     def __str__(self) -> str:
-        return "{!r} is no path within the workspace {}: give one relative to it".format(*self.args)
+        return "{!r} leads out of the workspace {}: give a path within it".format(*self.args)
 
 
 class WorkspaceFull(OrchestrateError):

@@ -334,15 +334,14 @@ class Workspace(WorkspaceCommands):
                 here.history.take_back(each.path)
             await here.show(index)
 
+        # A stored state is shown as it is, so that it need not be read again.
         await self._do(
             "rewind",
             work,
             (target.path,),
             EdgeKind.REWIND,
             may_repeat=False,
-            leaves=lambda _: (
-                self.position.mounting.live.state.id
-            ),  # as it was stored: not read again
+            leaves=lambda _: self.position.mounting.live.state.id,
         )
         self.position.history.rewind_to(index)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.durability.outcomes import end_of
 from store.errors import StateNotFound
 from store.records import StepRecord
 from store.state_records import (
@@ -137,9 +137,3 @@ def _add_edge(
         order=order,
         record=edge,
     )
-
-
-def end_of(step: StepRecord) -> tuple[float, float]:
-    """When a step ended, or began if it runs; of equal times the order of the outcomes decides."""
-    ended_s = step.started_s if step.finished_s is None else step.finished_s
-    return ended_s, math.inf if step.outcome_number is None else step.outcome_number

@@ -11,7 +11,11 @@ from orchestrator import DeadlineExceeded, flow, gather, step, tool, within
 from orchestrator.environment.beginning import workspace
 from orchestrator.environment.errors import NotRevertible, WorkspaceBusy, WorkspaceClosed
 from orchestrator.environment.workspace import Workspace, current_workspace
-from tests.unit.orchestrator.environment.workspace_samples import base_in, runtime_in
+from tests.unit.orchestrator.environment.workspace_samples import (
+    base_in,
+    resumed_after_failing,
+    runtime_in,
+)
 from tests.unit.orchestrator.orchestrator_samples import NEVER_S
 
 pytestmark = pytest.mark.usefixtures("subprocesses", "own_states")
@@ -47,12 +51,7 @@ async def test_an_effect_that_failed_is_none_live_and_in_a_resumed_run(tmp_path:
             await ws.rewind("start")
             return ws.state
 
-    async with runtime_in(tmp_path) as runtime:
-        with pytest.raises(RuntimeError):
-            await runtime.run(body.options(run_id="r"))
-    fails[0] = False
-    async with runtime_in(tmp_path) as runtime:
-        await runtime.resume("r", body)
+    await resumed_after_failing(tmp_path, body, fails)
 
 
 async def test_an_adopted_fork_brings_the_effects_of_all_along(tmp_path: Path) -> None:
@@ -82,12 +81,9 @@ async def test_an_effect_within_a_tool_counts_live_and_in_a_resumed_run(tmp_path
             with pytest.raises(NotRevertible, match="publish"):
                 await ws.rewind("start")
 
+    await resumed_after_failing(tmp_path, body, fails)
     async with runtime_in(tmp_path) as runtime:
-        with pytest.raises(RuntimeError):
-            await runtime.run(body.options(run_id="r"))
-        fails[0] = False
         await runtime.run(body)
-        await runtime.resume("r", body)
 
 
 async def test_each_effect_is_taken_back_once_if_a_rewind_fails_half_way(tmp_path: Path) -> None:
@@ -141,12 +137,7 @@ async def test_checkpoints_of_a_step_that_is_replayed_whole_keep_their_names(
             await ws.rewind("ready")
             return await ws.read("ready")
 
-    async with runtime_in(tmp_path) as runtime:
-        with pytest.raises(RuntimeError):
-            await runtime.run(body.options(run_id="r"))
-    fails[0] = False
-    async with runtime_in(tmp_path) as runtime:
-        assert (await runtime.resume("r", body)).value == "yes"
+    assert (await resumed_after_failing(tmp_path, body, fails)).value == "yes"
 
 
 async def test_workspaces_that_begin_side_by_side_have_names_of_their_own(tmp_path: Path) -> None:
@@ -269,12 +260,9 @@ async def test_an_effect_that_was_cut_off_may_have_happened_live_and_in_a_resume
                 await ws.rewind(start)
             await ws.rewind(start, allow=["publish"])
 
+    await resumed_after_failing(tmp_path, body, fails)
     async with runtime_in(tmp_path) as runtime:
-        with pytest.raises(RuntimeError):
-            await runtime.run(body.options(run_id="r"))
-        fails[0] = False
         await runtime.run(body)
-        await runtime.resume("r", body)
 
 
 async def test_what_a_step_did_before_it_was_cut_off_is_there_in_a_resumed_run(
@@ -299,8 +287,4 @@ async def test_what_a_step_did_before_it_was_cut_off_is_there_in_a_resumed_run(
                 raise RuntimeError
             return await ws.read("done")
 
-    async with runtime_in(tmp_path) as runtime:
-        with pytest.raises(RuntimeError):
-            await runtime.run(body.options(run_id="r"))
-        fails[0] = False
-        assert (await runtime.resume("r", body)).value == "yes"
+    assert (await resumed_after_failing(tmp_path, body, fails)).value == "yes"

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from orchestrator import Runtime
+from orchestrator import Flow, Runtime
 from orchestrator.environment.beginning import workspace
 from orchestrator.environment.environments import Backend
 from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.workspace import Workspace
+from orchestrator.runtime.results import RunResult
 from store.records import StepRecord
 from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -54,3 +58,17 @@ async def files_of(ws: Workspace) -> dict[str, str]:
     """The names and texts of the files in a workspace."""
     names = (await ws.run("find . -type f | sort")).stdout.split()
     return {name[2:]: await ws.read(name) for name in names}
+
+
+async def resumed_after_failing(folder: Path, body: Flow[[], T], fails: list[bool]) -> RunResult[T]:
+    """Run a flow that raises RuntimeError, and resume it in another runtime without that.
+
+    Args:
+        fails: its only item says whether the flow raises.
+    """
+    async with runtime_in(folder) as runtime:
+        with pytest.raises(RuntimeError):
+            await runtime.run(body.options(run_id="r"))
+    fails[0] = False
+    async with runtime_in(folder) as runtime:
+        return await runtime.resume("r", body)
