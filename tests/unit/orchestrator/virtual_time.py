@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
@@ -10,15 +11,17 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack
 
 from orchestrator import Flow, Runtime
 from orchestrator.events import Listener
 from orchestrator.runtime.results import RunResult
+from orchestrator.testing import ScriptedEngine
 from tests.unit.orchestrator.orchestrator_samples import NEVER_S, scripted_runtime
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+P = ParamSpec("P")
 
 
 class _VirtualTimeSelector(selectors.DefaultSelector):
@@ -78,13 +81,27 @@ def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test on a loop in virtual time of its own, so that it can take no async fixture."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_in_virtual_time(test(*args, **kwargs))
+
+    return run
+
+
 @asynccontextmanager
 async def timed_runtime(
-    folder: Path, *, durable: bool = True, on_event: Listener | None = None
+    folder: Path,
+    engine: ScriptedEngine | None = None,
+    *,
+    durable: bool = True,
+    on_event: Listener | None = None,
 ) -> AsyncIterator[Runtime]:
     """A scripted runtime that uses the loop's virtual time."""
     async with scripted_runtime(
-        folder, clock=LoopClock(), durable=durable, on_event=on_event
+        folder, engine, clock=LoopClock(), durable=durable, on_event=on_event
     ) as runtime:
         yield runtime
 

@@ -19,6 +19,7 @@ from tests.strategies import examples
 from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
 from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import in_virtual_time, timed_runtime
 
 
 @step
@@ -288,6 +289,7 @@ async def test_a_step_that_the_flow_no_longer_begins_is_not_waited_for_without_e
     assert "is not begun again" in caplog.text
 
 
+@in_virtual_time
 async def test_a_deadline_that_has_passed_cuts_off_no_recorded_outcome(tmp_path: Path) -> None:
     """A run that is resumed after its deadline has the result of what was done before."""
     raise_once = RaiseOnce()
@@ -306,7 +308,7 @@ async def test_a_deadline_that_has_passed_cuts_off_no_recorded_outcome(tmp_path:
         await waiting("more", [3.0])
         return found
 
-    async with scripted_runtime(tmp_path) as runtime:
+    async with timed_runtime(tmp_path) as runtime:
         await run_until_interrupted(runtime, collecting)
         await asyncio.sleep(1.1)
         result = await runtime.resume(ID, collecting)
@@ -335,7 +337,8 @@ async def test_a_try_that_a_resumed_run_does_not_need_is_not_waited_for(runtime:
     assert history.run.status is Status.COMPLETED
 
 
-async def test_a_step_cut_off_by_a_limit_stays_cut_off(runtime: Runtime) -> None:
+@in_virtual_time
+async def test_a_step_cut_off_by_a_limit_stays_cut_off(tmp_path: Path) -> None:
     """Its cancellation is no outcome: it is begun again, and cut off again by the same limit."""
     raise_once = RaiseOnce()
 
@@ -349,8 +352,9 @@ async def test_a_step_cut_off_by_a_limit_stays_cut_off(runtime: Runtime) -> None
         raise_once()
         return name
 
-    await run_until_interrupted(runtime, limited)
-    assert (await runtime.resume(ID, limited)).value == "fallback"
+    async with timed_runtime(tmp_path) as runtime:
+        await run_until_interrupted(runtime, limited)
+        assert (await runtime.resume(ID, limited)).value == "fallback"
 
 
 async def test_a_sequence_of_steps_is_replayed_without_a_pass_of_the_event_loop(
@@ -408,8 +412,9 @@ async def test_no_branch_waits_for_a_step_that_is_tried_again(runtime: Runtime) 
     assert result.value == ["ready", "2"]
 
 
+@in_virtual_time
 async def test_a_limit_in_one_branch_does_not_expire_while_another_tries_again(
-    runtime: Runtime,
+    tmp_path: Path,
 ) -> None:
     fail = RaiseOnce()
 
@@ -430,8 +435,9 @@ async def test_a_limit_in_one_branch_does_not_expire_while_another_tries_again(
 
         return list(await gather(slow_again(), other()))
 
-    await run_until_interrupted(runtime, both)
-    assert (await runtime.resume(ID, both)).value == ["slow", "in time"]
+    async with timed_runtime(tmp_path) as runtime:
+        await run_until_interrupted(runtime, both)
+        assert (await runtime.resume(ID, both)).value == ["slow", "in time"]
 
 
 async def test_a_recorded_outcome_reaches_its_task_before_a_cancellation(runtime: Runtime) -> None:

@@ -32,6 +32,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     scripted_runtime,
     the_run,
 )
+from tests.unit.orchestrator.virtual_time import in_virtual_time, timed_runtime
 
 pytestmark = pytest.mark.slow
 
@@ -46,12 +47,13 @@ def stalling(after: int) -> ScriptedEngine:
     return ScriptedEngine(answer, token_s=0.002)
 
 
+@in_virtual_time
 async def test_at_the_deadline_a_graph_raises_deadline_exceeded_and_its_requests_are_aborted(
     tmp_path: Path,
 ) -> None:
     engine = stalling(after=1)
     graph = attach(map_reduce(ChatOrchestrate()).compile(), deadline="1500ms", name="late")
-    async with scripted_runtime(tmp_path, engine) as runtime:
+    async with timed_runtime(tmp_path, engine) as runtime:
         with pytest.raises(DeadlineExceeded, match=r"late did not end within its 1\.5 s"):
             await graph.ainvoke(TOPIC)
         assert engine.num_running == 0
@@ -87,8 +89,8 @@ async def test_wrap_up_makes_the_result_from_the_last_known_state(
         )
     graph = attach(
         map_reduce(ChatOrchestrate()).compile(),
-        deadline=4,
-        tail="2500ms",
+        deadline=8,
+        tail=5,
         on_deadline="wrap_up",
         wrap_up=wrap_up_of_kind,
     )
@@ -161,6 +163,7 @@ async def test_a_request_from_a_nodes_thread_is_aborted_at_the_deadline(tmp_path
         assert engine.num_running == 0
 
 
+@in_virtual_time
 async def test_the_result_of_wrap_up_is_the_last_chunk_of_a_stream(tmp_path: Path) -> None:
     attached = attach(
         map_reduce(ChatOrchestrate()).compile(),
@@ -169,7 +172,7 @@ async def test_the_result_of_wrap_up_is_the_last_chunk_of_a_stream(tmp_path: Pat
         on_deadline="wrap_up",
         wrap_up=lambda state: {"report": f"only {state['notes']}"},
     )
-    async with scripted_runtime(tmp_path, stalling(after=1)):
+    async with timed_runtime(tmp_path, stalling(after=1)):
         chunks = [chunk async for chunk in attached.astream(TOPIC)]
         assert chunks[-1] == {"wrap_up": {"report": "only ['planned']"}}
         chunks = [chunk async for chunk in attached.astream(TOPIC, stream_mode=["values"])]
@@ -177,6 +180,7 @@ async def test_the_result_of_wrap_up_is_the_last_chunk_of_a_stream(tmp_path: Pat
         assert chunks[-1][1]["report"].startswith("only")
 
 
+@in_virtual_time
 async def test_wrap_up_of_a_functional_graph_gets_the_results_of_its_tasks(tmp_path: Path) -> None:
     @task
     async def quick(topic: str) -> str:
@@ -198,7 +202,7 @@ async def test_wrap_up_of_a_functional_graph_gets_the_results_of_its_tasks(tmp_p
         on_deadline="wrap_up",
         wrap_up=lambda state: state,
     )
-    async with scripted_runtime(tmp_path):
+    async with timed_runtime(tmp_path):
         assert await attached.ainvoke("tides") == {"quick": "tides in short"}
 
 

@@ -173,8 +173,8 @@ async def test_at_the_deadline_its_requests_are_ended_and_wrap_up_gives_the_answ
     server = ModelServer(stalls=True)
     graph = attach(
         map_reduce(model_of(server, url)).compile(),
-        deadline="3s",
-        tail="2s",
+        deadline="6s",
+        tail="4s",
         on_deadline="wrap_up",
         wrap_up=lambda state: "in short",
     )

@@ -162,7 +162,7 @@ async def test_at_the_deadline_the_action_in_progress_is_taken_back(tmp_path: Pa
     base = base_in(tmp_path)
     async with runtime_in(tmp_path):
         with pytest.raises(DeadlineExceeded):
-            await attach(plain, workspace=base, deadline="1.5s").ainvoke(NOTHING, THREAD)
+            await attach(plain, workspace=base, deadline="3s").ainvoke(NOTHING, THREAD)
         graph = attach(plain, workspace=base)
         assert await lines_at(graph) == ["a"]
         is_slow.clear()

@@ -36,7 +36,12 @@ from tests.unit.orchestrator.orchestrator_samples import (
     the_run,
     until_generating,
 )
-from tests.unit.orchestrator.virtual_time import never, run_in_virtual_time, timed_runtime
+from tests.unit.orchestrator.virtual_time import (
+    in_virtual_time,
+    never,
+    run_in_virtual_time,
+    timed_runtime,
+)
 
 
 async def test_a_cancelled_run_is_recorded_as_cancelled_and_its_request_is_aborted(
@@ -243,6 +248,7 @@ def test_a_cancellation_while_wrapping_up_ends_the_run_as_cancelled(tmp_path: Pa
 
 @pytest.mark.parametrize("cancelled_by", ["the deadline", "within", "handle.cancel()"])
 @pytest.mark.parametrize("kind", [step, tool, tool(effects="pure")])
+@in_virtual_time
 async def test_nothing_begins_after_a_cancellation_that_a_step_caught(
     tmp_path: Path, cancelled_by: str, kind: Any
 ) -> None:
@@ -274,7 +280,7 @@ async def test_nothing_begins_after_a_cancellation_that_a_step_caught(
         return "completed"
 
     deadline = "500ms" if cancelled_by == "the deadline" else "1h"
-    async with scripted_runtime(tmp_path) as runtime:
+    async with timed_runtime(tmp_path) as runtime:
         handle = runtime.start(flow(deadline=deadline)(body))
         if cancelled_by == "handle.cancel()":
             await has_begun.wait()
@@ -289,8 +295,9 @@ async def test_nothing_begins_after_a_cancellation_that_a_step_caught(
 
 
 @pytest.mark.parametrize("limited", ["flow", "within", "timeout"])
+@in_virtual_time
 async def test_code_that_catches_its_deadline_and_returns_is_late_all_the_same(
-    runtime: Runtime, limited: str
+    tmp_path: Path, limited: str
 ) -> None:
     async def stubborn() -> str:
         with suppress(asyncio.CancelledError):
@@ -306,5 +313,6 @@ async def test_code_that_catches_its_deadline_and_returns_is_late_all_the_same(
                 return await step(timeout=0.05)(stubborn)()
         return await stubborn()
 
-    with pytest.raises(DeadlineExceeded):
-        await runtime.run(flow(deadline="50ms" if limited == "flow" else "1h")(body))
+    async with timed_runtime(tmp_path) as runtime:
+        with pytest.raises(DeadlineExceeded):
+            await runtime.run(flow(deadline="50ms" if limited == "flow" else "1h")(body))

@@ -26,6 +26,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     store_url,
     the_run,
 )
+from tests.unit.orchestrator.virtual_time import in_virtual_time, timed_runtime
 
 
 def stalled() -> ScriptedEngine:
@@ -33,11 +34,12 @@ def stalled() -> ScriptedEngine:
     return ScriptedEngine(answer_ok, token_s=NEVER_S)
 
 
+@in_virtual_time
 async def test_a_deadline_that_passes_ends_the_run_and_aborts_its_request(
     tmp_path: Path,
 ) -> None:
     engine = stalled()
-    async with scripted_runtime(tmp_path, engine) as runtime:
+    async with timed_runtime(tmp_path, engine) as runtime:
         with pytest.raises(DeadlineExceeded, match=r"late did not end within its 0\.3 s"):
             await runtime.run(flow(name="late", deadline="300ms")(ask))
         record = await the_run(runtime.store)
@@ -51,9 +53,10 @@ async def test_a_deadline_that_passes_ends_the_run_and_aborts_its_request(
     assert record.run.elapsed_s >= 0.3
 
 
+@in_virtual_time
 async def test_a_deadline_cuts_off_every_branch(tmp_path: Path) -> None:
     engine = stalled()
-    async with scripted_runtime(tmp_path, engine) as runtime:
+    async with timed_runtime(tmp_path, engine) as runtime:
         with pytest.raises(DeadlineExceeded):
             await runtime.run(
                 flow(deadline=0.2)(lambda: gather(*(ask() for _ in range(5)))),
@@ -64,6 +67,7 @@ async def test_a_deadline_cuts_off_every_branch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([0.02, 5, NEVER_S])))
+@in_virtual_time
 async def test_the_shortest_of_nested_limits_ends_the_block(
     tmp_path: Path, order: tuple[float, ...]
 ) -> None:
@@ -81,11 +85,12 @@ async def test_the_shortest_of_nested_limits_ends_the_block(
         except DeadlineExceeded as error:
             ended.append((limits[0], error.args[1]))
 
-    async with scripted_runtime(tmp_path, stalled()) as runtime:
+    async with timed_runtime(tmp_path, stalled()) as runtime:
         await runtime.run(flow(name="nested", deadline="2h")(nest), order)
     assert ended == [(0.02, 0.02)]
 
 
+@in_virtual_time
 async def test_limits_that_pass_at_the_same_time_raise_one_error(
     tmp_path: Path,
 ) -> None:
@@ -98,11 +103,12 @@ async def test_limits_that_pass_at_the_same_time_raise_one_error(
         except DeadlineExceeded:
             caught.append("outside")
 
-    async with scripted_runtime(tmp_path, stalled()) as runtime:
+    async with timed_runtime(tmp_path, stalled()) as runtime:
         await runtime.run(flow(name="twice")(body))
     assert caught == ["outside"]
 
 
+@in_virtual_time
 async def test_a_flow_may_continue_after_a_limit_within_it(tmp_path: Path) -> None:
     async def body() -> str:
         try:
@@ -113,7 +119,7 @@ async def test_a_flow_may_continue_after_a_limit_within_it(tmp_path: Path) -> No
         return await ask("fast")
 
     engine = ScriptedEngine(answer_ok, token_s=0.05)
-    async with scripted_runtime(tmp_path, engine) as runtime:
+    async with timed_runtime(tmp_path, engine) as runtime:
         result = await runtime.run(flow(body))
         record = await the_run(runtime.store)
     assert result.value == answer_ok(engine.requests[-1])
@@ -140,6 +146,7 @@ async def test_a_limit_in_one_branch_does_not_affect_another(runtime: Runtime) -
     assert free_s == after_s == math.inf
 
 
+@in_virtual_time
 async def test_a_step_that_misses_a_limit_within_it_is_recorded_as_failed(
     tmp_path: Path,
 ) -> None:
@@ -148,7 +155,7 @@ async def test_a_step_that_misses_a_limit_within_it_is_recorded_as_failed(
         async with within("20ms"):
             await llm("x")
 
-    async with scripted_runtime(tmp_path, stalled()) as runtime:
+    async with timed_runtime(tmp_path, stalled()) as runtime:
         with pytest.raises(DeadlineExceeded, match=r"hurried did not end within its 0\.02 s"):
             await runtime.run(flow(name="f")(hurried))
         record = await the_run(runtime.store)

@@ -36,7 +36,7 @@ from store.records import RunRecord, Status
 from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
 from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
 from tests.unit.orchestrator.run_samples import ID
-from tests.unit.orchestrator.virtual_time import run_in_virtual_time, timed_runtime
+from tests.unit.orchestrator.virtual_time import in_virtual_time, run_in_virtual_time, timed_runtime
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,8 @@ async def test_a_run_that_is_being_executed_cannot_be_resumed(runtime: Runtime) 
         await running
 
 
-async def test_the_deadline_counts_from_the_first_start(runtime: Runtime) -> None:
+@in_virtual_time
+async def test_the_deadline_counts_from_the_first_start(tmp_path: Path) -> None:
     raise_once = RaiseOnce()
 
     @flow(deadline=0.2)
@@ -204,10 +205,11 @@ async def test_the_deadline_counts_from_the_first_start(runtime: Runtime) -> Non
         raise_once()
         await asyncio.sleep(3600.0)
 
-    await run_until_interrupted(runtime, slow)
-    await asyncio.sleep(0.2)
-    with pytest.raises(DeadlineExceeded):
-        await runtime.resume(ID, slow)
+    async with timed_runtime(tmp_path) as runtime:
+        await run_until_interrupted(runtime, slow)
+        await asyncio.sleep(0.2)
+        with pytest.raises(DeadlineExceeded):
+            await runtime.resume(ID, slow)
 
 
 async def test_all_times_of_a_resumed_run_count_from_its_first_start(tmp_path: Path) -> None:

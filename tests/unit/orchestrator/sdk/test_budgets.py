@@ -34,6 +34,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     the_run,
 )
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import in_virtual_time, timed_runtime
 
 ANSWER_TOKENS = 3  # of "all is well", and as many words in the prompt "how is it?"
 
@@ -181,6 +182,7 @@ async def test_a_call_that_fails_counts(tmp_path: Path) -> None:
     assert len(engine.requests) == 3
 
 
+@in_virtual_time
 async def test_a_deadline_within_and_around_a_budget_ends_its_own_block(tmp_path: Path) -> None:
     engine, ended = ScriptedEngine(answer_ok, token_s=NEVER_S), list[str]()
 
@@ -198,7 +200,7 @@ async def test_a_deadline_within_and_around_a_budget_ends_its_own_block(tmp_path
         except DeadlineExceeded:
             ended.append("outer")
 
-    async with scripted_runtime(tmp_path, engine) as runtime:
+    async with timed_runtime(tmp_path, engine) as runtime:
         await runtime.run(slow)
     assert ended == ["inner", "outer"]
 

@@ -35,6 +35,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     the_run,
 )
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import in_virtual_time, timed_runtime
 
 
 class OnlyText:
@@ -152,6 +153,7 @@ async def opened(folder: Path) -> Any:
     return await open_store(f"sqlite:///{folder / 'store.db'}")
 
 
+@in_virtual_time
 async def test_a_deadline_ends_a_call_of_embed(tmp_path: Path) -> None:
     slow = ScriptedEngine(answer_ok, token_s=3600)
 
@@ -160,7 +162,7 @@ async def test_a_deadline_ends_a_call_of_embed(tmp_path: Path) -> None:
         async with within("20ms"):
             await embed(["a"])
 
-    async with scripted_runtime(tmp_path, slow) as runtime:
+    async with timed_runtime(tmp_path, slow) as runtime:
         with pytest.raises(DeadlineExceeded):
             await runtime.run(limited)
         [call] = (await the_run(runtime.store)).calls

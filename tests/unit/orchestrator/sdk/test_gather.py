@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from orchestrator import Runtime, flow, gather, llm
 from orchestrator.errors import DeadlineExceeded, OutsideRun
 from store.records import Status
 from tests.unit.orchestrator.orchestrator_samples import NEVER_S, Boom, ask, recorded, the_run
+from tests.unit.orchestrator.virtual_time import in_virtual_time, timed_runtime
 
 
 class Interrupt(BaseException):
@@ -152,8 +154,9 @@ async def test_outside_a_run_it_raises_outside_run_and_closes_its_branches() -> 
     gc.collect()
 
 
+@in_virtual_time
 async def test_a_failure_that_the_flow_catches_leaves_the_deadline_in_force(
-    runtime: Runtime,
+    tmp_path: Path,
 ) -> None:
     """asyncio.TaskGroup would leave the task's cancellation count too high (Python 3.11)."""
 
@@ -162,13 +165,15 @@ async def test_a_failure_that_the_flow_catches_leaves_the_deadline_in_force(
             await gather(never(), fails(Boom()))
         await never()
 
-    with pytest.raises(DeadlineExceeded):
-        await runtime.run(flow(deadline=0.05)(body))
-    assert (await the_run(runtime.store)).run.error_type == "DeadlineExceeded"
+    async with timed_runtime(tmp_path) as runtime:
+        with pytest.raises(DeadlineExceeded):
+            await runtime.run(flow(deadline=0.05)(body))
+        assert (await the_run(runtime.store)).run.error_type == "DeadlineExceeded"
 
 
+@in_virtual_time
 async def test_a_deadline_that_passes_while_branches_clean_up_still_ends_the_run(
-    runtime: Runtime,
+    tmp_path: Path,
 ) -> None:
     async def slow_to_end() -> None:
         try:
@@ -182,12 +187,14 @@ async def test_a_deadline_that_passes_while_branches_clean_up_still_ends_the_run
         except Boom:
             await never()
 
-    with pytest.raises(DeadlineExceeded):
-        await runtime.run(flow(deadline=0.05)(body))
+    async with timed_runtime(tmp_path) as runtime:
+        with pytest.raises(DeadlineExceeded):
+            await runtime.run(flow(deadline=0.05)(body))
 
 
+@in_virtual_time
 async def test_a_failed_task_group_of_the_user_leaves_the_deadline_in_force(
-    runtime: Runtime,
+    tmp_path: Path,
 ) -> None:
     async def body() -> None:
         try:
@@ -198,8 +205,9 @@ async def test_a_failed_task_group_of_the_user_leaves_the_deadline_in_force(
             pass
         await never()
 
-    with pytest.raises(DeadlineExceeded):
-        await runtime.run(flow(deadline=0.05)(body))
+    async with timed_runtime(tmp_path) as runtime:
+        with pytest.raises(DeadlineExceeded):
+            await runtime.run(flow(deadline=0.05)(body))
 
 
 async def test_the_slo_of_a_call_has_the_number_of_parallel_calls_of_its_stage(

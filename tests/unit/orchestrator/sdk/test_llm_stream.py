@@ -37,6 +37,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     scripted_runtime,
     until_generating,
 )
+from tests.unit.orchestrator.virtual_time import in_virtual_time, timed_runtime
 
 ID = "the-run"
 
@@ -420,6 +421,7 @@ async def test_a_run_that_is_cancelled_between_two_pieces_makes_the_call_again(
 
 
 @pytest.mark.parametrize("sleeps", [True, False])
+@in_virtual_time
 async def test_a_limit_ends_the_call_while_it_is_waited_for_and_between_two_pieces(
     tmp_path: Path, sleeps: bool
 ) -> None:
@@ -433,7 +435,7 @@ async def test_a_limit_ends_the_call_while_it_is_waited_for_and_between_two_piec
         return "complete"
 
     engine = ScriptedEngine(numbers, token_s=0.01 if sleeps else 0.04)
-    async with scripted_runtime(tmp_path, engine) as runtime:
+    async with timed_runtime(tmp_path, engine) as runtime:
         result = await runtime.run(flow(name="f")(body).options(run_id=ID))
         record = await recorded(runtime.store, ID)
     assert result.value == "cut off"
@@ -443,6 +445,7 @@ async def test_a_limit_ends_the_call_while_it_is_waited_for_and_between_two_piec
 
 @pytest.mark.parametrize("size", [1, 2000])  # a long text is stored apart
 @pytest.mark.parametrize("streams", [True, False])
+@in_virtual_time
 async def test_a_resumed_run_gets_the_text_that_came_before_a_limit_cut_the_call_off(
     tmp_path: Path, streams: bool, size: int
 ) -> None:
@@ -471,7 +474,7 @@ async def test_a_resumed_run_gets_the_text_that_came_before_a_limit_cut_the_call
             await asyncio.sleep(NEVER_S)
 
     engine = Stuck(numbers)
-    async with scripted_runtime(tmp_path, engine) as runtime:
+    async with timed_runtime(tmp_path, engine) as runtime:
         run = flow(name="f")(body).options(run_id=ID)
         with pytest.raises(Boom):
             await runtime.run(run)
@@ -486,6 +489,7 @@ async def test_a_resumed_run_gets_the_text_that_came_before_a_limit_cut_the_call
 
 
 @pytest.mark.parametrize("breaks", [True, False])
+@in_virtual_time
 async def test_a_resumed_run_gets_what_a_slow_reader_had_read_at_its_limit(
     tmp_path: Path, breaks: bool
 ) -> None:
@@ -504,7 +508,7 @@ async def test_a_resumed_run_gets_what_a_slow_reader_had_read_at_its_limit(
         return "complete"
 
     engine = (BreaksAfterTwo if breaks else ScriptedEngine)(numbers)
-    async with scripted_runtime(tmp_path, engine) as runtime:
+    async with timed_runtime(tmp_path, engine) as runtime:
         run = flow(name="f")(body).options(run_id=ID)
         with pytest.raises(Boom):
             await runtime.run(run)

@@ -90,7 +90,7 @@ async def test_a_stream_read_in_a_thread_is_closed_at_the_deadline(
         finally:
             left.set()
 
-    @flow(deadline="1s")
+    @flow(deadline="2s")
     async def asking() -> None:
         await reading()
 
@@ -108,7 +108,7 @@ async def test_a_stream_read_by_async_code_is_closed_at_the_deadline(
     client = AsyncOpenAI(base_url=server.url, api_key="s", http_client=http_client)
     num_events = 0
 
-    @flow(deadline="1s")
+    @flow(deadline="2s")
     async def asking() -> None:
         nonlocal num_events
         stream = await client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
@@ -136,7 +136,7 @@ async def test_a_stream_on_an_event_loop_of_a_thread_is_closed_at_the_deadline(
     def in_thread() -> None:
         asyncio.run(read())
 
-    @flow(deadline="1s")
+    @flow(deadline="2s")
     async def asking() -> None:
         await in_thread()
 

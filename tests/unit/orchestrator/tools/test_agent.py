@@ -49,6 +49,7 @@ from tests.unit.orchestrator.tools.agent_samples import (
     results,
     turns,
 )
+from tests.unit.orchestrator.virtual_time import in_virtual_time, timed_runtime
 
 
 class Weather(BaseModel):
@@ -232,6 +233,7 @@ async def test_an_error_of_a_tool_is_its_result_unless_errors_are_to_be_raised(
         )
 
 
+@in_virtual_time
 async def test_a_deadline_and_a_budget_end_the_agent_whatever_tools_catch(tmp_path: Path) -> None:
     @tool(effects="pure")
     async def wait() -> str:
@@ -259,7 +261,7 @@ async def test_a_deadline_and_a_budget_end_the_agent_whatever_tools_catch(tmp_pa
 
         (tmp_path / kind).mkdir()
         engine = native(asks(call("wait" if kind == "time" else "ask")), "never")
-        async with scripted_runtime(tmp_path / kind, engine) as runtime:
+        async with timed_runtime(tmp_path / kind, engine) as runtime:
             with pytest.raises(error):
                 await runtime.run(body)
         assert len(engine.requests) == 1
