@@ -43,6 +43,7 @@ class FolderScan:
         entries: by path; kind "gone" for an overlay's marks of deleted files.
         opaque: folders below which an overlay shows nothing of lower layers.
         left_out: sockets and devices, which cannot be kept.
+        linked: names of files that have further names (hard links).
         signatures: of files, for the next scan.
         num_hashed: how many files were read.
     """
@@ -50,6 +51,7 @@ class FolderScan:
     entries: dict[str, Entry] = field(default_factory=dict)
     opaque: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
+    linked: set[str] = field(default_factory=set)
     signatures: dict[str, Signature] = field(default_factory=dict)
     num_hashed: int = 0
 
@@ -87,10 +89,12 @@ def scan_folder(
                     scan.num_hashed += 1
                 if path not in unsafe:  # it may be changed yet, without a change of its signature
                     scan.signatures[path] = signature
-            elif kind == "folder":
+            if kind == "folder":
                 folders.append(path)
                 if each.is_opaque:
                     scan.opaque.add(path)
+            elif each.num_links > 1:
+                scan.linked.add(path)
             size = each.size if kind == "file" else 0
             mode = 0 if kind == "gone" else stat.S_IMODE(each.mode)
             scan.entries[path] = Entry(kind, mode, content, size, each.mtime_ns)

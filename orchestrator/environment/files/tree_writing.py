@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.environment.files.base_folder import BaseFolder
@@ -52,7 +53,7 @@ class TreeWriter:
         self._stopping = stopping
 
     def show(self, wanted: Shown, now: FolderScan) -> FolderScan:
-        """Make the folder show something.
+        """Make the folder show something; hard links become files of their own.
 
         Args:
             wanted: sorted by path, parents first.
@@ -63,6 +64,7 @@ class TreeWriter:
             FileNotFoundError: a content is not stored; nothing was changed.
             OSError: for example as the disk is full.
         """
+        now = _without_linked(now)
         different = [path for path in wanted if not self._is_shown(path, wanted[path], now)]
         self._require_stored(wanted[path] for path in different)
         self._open_up(now)
@@ -160,6 +162,12 @@ class TreeWriter:
 
     def _place(self, path: str) -> str:
         return f"{self._folder}/{path}"
+
+
+def _without_linked(now: FolderScan) -> FolderScan:
+    """A scan in which hard links are nothing that can be kept, so that each is written anew."""
+    entries = {path: each for path, each in now.entries.items() if path not in now.linked}
+    return replace(now, entries=entries, left_out=[*now.left_out, *now.linked])
 
 
 def _remove(place: str) -> None:

@@ -93,6 +93,23 @@ async def test_a_state_and_the_base_can_be_shown_again_and_again(place: Place, k
 
 
 @both
+async def test_hard_links_are_files_of_their_own_once_a_state_was_shown(
+    place: Place, kind: Kind
+) -> None:
+    (place.base / "kept").write_text("base")
+    async with place.tree(kind) as tree:
+        async with place.shell(tree) as shell:
+            await said(shell, "ln kept again; echo new > one; ln one two; mkfifo a; ln a b")
+        state = files_of((await place.seen(tree)).manifest)
+        await tree.mount(state)
+        async with place.shell(tree) as shell:
+            await said(shell, ": > again; : > one; chmod 600 a")
+            assert await said(shell, "cat kept two; stat -c %a b") == "basenew\n644\n"
+        await tree.mount(state)
+        assert contents((await place.seen(tree)).manifest) == contents(state.manifest)
+
+
+@both
 async def test_a_closed_workspace_leaves_nothing_open(place: Place, kind: Kind) -> None:
     async with place.tree(kind) as tree, place.shell(tree) as shell:
         await said(shell, "mkdir -p x/y; touch x/y/z; chmod 500 x/y; chmod 000 x")
