@@ -129,7 +129,7 @@ class ActingExample(Example):
         if way == "run":
             code = (await seat.workspace.run(script)).exit_code
         else:
-            inner = f"(umask 022; cd -- {quoted(seat.place)} && bash -c {quoted(script)})"
+            inner = f"(umask 022; builtin cd -- {quoted(seat.place)} && bash -c {quoted(script)})"
             code = (await seat.workspace.shell(inner)).exit_code
         self.world.count(what.name, 1000 + code)
         self.trace.append(f"{way} {script!r:.300} -> {code}")
