@@ -44,7 +44,7 @@ def azure(path: Path, seconds: list[float]) -> Source:
     return Source.file(path)
 
 
-@pytest.mark.parametrize("arrivals", [None, "poisson", "gamma", "burst"])
+@pytest.mark.parametrize("arrivals", [None, "poisson", "gamma", "burst", "day"])
 def test_programs_arrive_until_every_counted_program_is_decided(arrivals: str | None) -> None:
     load = make_load(arrivals=arrivals)
     from_s, to_s = load.window_s
