@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
+from serving.sim.compare.capacity import CAPACITY_SEEDS, capacity_of, measurements_of
 from serving.sim.compare.experiment_config import ExperimentConfig, Scaling
 from serving.sim.compare.experiments import BoundExperiment, Experiment, Task, bound_of
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask, machine_of
@@ -184,8 +184,7 @@ def compare(
         [document] = tracked.run("machine", live_runner, [MachineTask(plan.live)])
         plan = replace(plan, config=_on_machine(plan.config, machine_of(document), plan.live))
     config = plan.config
-    measurements = [CapacityExperiment(config=config, seed=seed) for seed in CAPACITY_SEEDS]
-    capacity = capacity_of(tracked.run("capacity", runner, measurements))
+    capacity = capacity_of(tracked.run("capacity", runner, measurements_of(config)))
     config.check(rate_per_s=min(plan.loads) * capacity, num_seeds=plan.num_seeds)
     experiments, bounds = _experiments(plan, capacity)
     if plan.live is None:

@@ -92,6 +92,7 @@ FAMILIES: Mapping[str, Workload] = MappingProxyType(
                     stage_deadline_s=6.0,
                 ),
             ),
+            backlog_programs=24,
         ),
         "tiny": Workload(
             "Assumed throughout: classification, with lognormal prompts (median 100 tokens, sigma"
@@ -122,9 +123,10 @@ FAMILIES: Mapping[str, Workload] = MappingProxyType(
         ),
         "two_tiers": Workload(
             "SLOs-Serve, table 4: mean and standard deviation of the chatbot's prompts and answers."
-            " Assumed: lognormal lengths; TBT 30 ms for half of the streams and 150 ms for the"
-            " others, TTFT 2 s",
+            " Assumed: lognormal lengths, answers of at most 1,024 tokens; TBT 30 ms for half of"
+            " the streams and 150 ms for the others, TTFT 2 s",
             (replace(_CHAT, tbt_s=0.03), replace(_CHAT, tbt_s=0.15)),
+            max_tokens=1_024,
         ),
         "near_and_far": Workload(
             "Wu (2025), table 6.1: mean and P50 of the deep-research prompts. Assumed: half are"

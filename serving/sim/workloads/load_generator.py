@@ -19,6 +19,7 @@ import numpy as np
 from serving.sim.metrics.goodput import stream_end_s
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.arrivals import ARRIVALS, IN_A_WINDOW
+from serving.sim.workloads.tasks import BACKLOG_PROGRAMS
 from serving.sim.workloads.trace_files import MAX_ANSWER_TOKENS, LongestCall, Trace, read_trace
 from serving.sim.workloads.trace_order import TraceOrder, trace_order, trace_timing
 from serving.sim.workloads.trace_rescaling import TraceTiming
@@ -76,6 +77,11 @@ class Source:
         Requests of a trace have their own times instead.
         """
         return WORKLOADS[self.name].arrivals if self.trace is None else "poisson"
+
+    @property
+    def backlog_programs(self) -> int:
+        """Programs of the backlog on which its capacity is measured."""
+        return WORKLOADS[self.name].backlog_programs if self.trace is None else BACKLOG_PROGRAMS
 
     @property
     def file_name(self) -> str | None:

@@ -17,6 +17,9 @@ TBT_S = 0.1
 STAGE_DEADLINE_S = 20.0
 """SLOs of Wu (2025), section 6.1: a deadline program has 20 s, a compound one 20 s per stage."""
 
+BACKLOG_PROGRAMS = 400
+"""Programs of the backlog on which a workload's capacity is measured."""
+
 Stages = Callable[[np.random.Generator], tuple[Stage, ...]]
 
 
@@ -54,12 +57,16 @@ class Workload:
         max_tokens: the limit on every answer, as policies see it; longer answers are cut. The
             default cuts about one answer in a thousand (assumed: no table prints a limit).
         arrivals: one of ARRIVALS: how its programs arrive unless another process is asked for.
+        backlog_programs: programs of the backlog on which its capacity is measured. Fewer than the
+            default if so many growing contexts would evict each other from the prefix cache, which
+            they do not at the rates that the machine can serve.
     """
 
     source: str
     tasks: tuple[Task, ...]
     max_tokens: int = lengths.DEFAULT_MAX_TOKENS
     arrivals: str = "poisson"
+    backlog_programs: int = BACKLOG_PROGRAMS
 
 
 def single(rng: np.random.Generator, *, pair: LengthPair) -> tuple[Stage, ...]:
