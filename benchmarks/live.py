@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> None:
             Experiment(
                 config=config, policy=policy, load=load, rate_per_s=load * capacity, seed=seed
             )
-            for seed in range(plan.num_seeds)
+            for seed in plan.seeds
             for load in plan.loads
             for policy in plan.policies
         ]
@@ -136,7 +136,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         ),
         policies=policies_of(options.policy or ["fcfs", "calm_published"]),
         loads=loads(options),
-        num_seeds=options.seeds,
+        seeds=tuple(range(options.seeds)),
         with_bound=False,
         live=settings,
     )

@@ -28,7 +28,7 @@ def bench(
     workload: bench_options.Workload = None,
     policy: bench_options.Policies = None,
     loads: bench_options.Loads = "0.7,1.0,1.5,2.0",
-    seeds: bench_options.Seeds = 1,
+    seeds: bench_options.Seeds = "1",
     window_s: bench_options.WindowS = None,
     warmup_s: bench_options.WarmupS = 60.0,
     engine: bench_options.Engine = "sim",
@@ -77,7 +77,7 @@ def bench(
         ),
         policies=bench_request.policies_of(policy or []),
         loads=bench_request.loads_of(loads),
-        num_seeds=seeds,
+        seeds=bench_request.seeds_of(seeds),
         with_bound=bound,
         live=live,
     )

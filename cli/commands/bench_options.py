@@ -47,7 +47,13 @@ Loads = Annotated[
     ),
 ]
 Seeds = Annotated[
-    int, typer.Option("--seeds", metavar="N", help="Repeat each run with seeds 0 to N-1.")
+    str,
+    typer.Option(
+        "--seeds",
+        metavar="N|A-B|A,B,...",
+        help="Repeat each run with each seed: 3 means seeds 0 to 2, 10-11 and 10,12 name them. "
+        "Seeds 0 to 9 are for tuning, those from 10 on for reporting what was not tuned on them.",
+    ),
 ]
 WindowS = Annotated[
     float | None,
@@ -83,9 +89,10 @@ Arrivals = Annotated[
     str | None,
     typer.Option(
         "--arrivals",
-        metavar="poisson|gamma|burst",
+        metavar="poisson|gamma|burst|day",
         help="Arrival process: gamma is clustered; burst has 5 times the rate for a tenth of the "
-        "time. Default: the trace's own times, otherwise poisson.",
+        "time; day swings between calm and a rush of 4 times the rate. Default: the trace's own "
+        "times, or the workload's own process, which is poisson for most.",
         show_default=False,
         rich_help_panel=_PROGRAMS,
     ),

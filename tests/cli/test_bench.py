@@ -54,7 +54,10 @@ def test_the_tables_say_that_they_are_simulated_and_what_load_1_means(
 ) -> None:
     assert exit_code(*SMALL) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("coder, simulated in virtual time: 600 s after 60 s of warm-up, 2 s")
+    assert lines[0].startswith(
+        "coder, simulated in virtual time: 600 s after 60 s of warm-up, seeds"
+    )
+    assert lines[0].endswith("seeds 0-1 (for tuning)")
     assert f"1.0x is {CAPACITY:.2f} programs/s: simulated capacity under fcfs" in lines
     assert [line for line in lines if line.startswith("load ")] == [
         "load 0.7x, 2.10 programs/s",

@@ -14,13 +14,13 @@ from serving.sim.compare.experiment_config import ExperimentConfig, Scaling
 from serving.sim.compare.experiments import BoundExperiment, Experiment, Task, bound_of
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask, machine_of
 from serving.sim.compare.runner import CompletedTask, Runner
+from serving.sim.compare.seeds import check_seeds
 from serving.sim.drive.live_scale import LiveSettings, scale_of
 from serving.sim.metrics.outcome import Outcome
 from serving.step_cost import Machine
 from serving.workload_errors import CodeChanged, InvalidWorkload
 
 MAX_LOAD = 100.0
-MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Plan:
 
     Attributes:
         loads: multiples of the workload's capacity, ascending.
-        num_seeds: seeds 0, 1, ... of arrivals, lengths and prediction errors.
+        seeds: of arrivals, lengths and prediction errors; each at least 0 and only once.
         live: None: simulate the policies. Otherwise measure them on the real engine; its
             simulated counterpart then replaces the config's machine for capacity and bound.
     Raises:
@@ -39,7 +39,7 @@ class Plan:
     config: ExperimentConfig
     policies: tuple[PolicySpec, ...]
     loads: tuple[float, ...]
-    num_seeds: int
+    seeds: tuple[int, ...]
     with_bound: bool = True
     live: LiveSettings | None = None
 
@@ -57,14 +57,12 @@ class Plan:
                 raise InvalidWorkload("load", load, f"must be above 0 and at most {MAX_LOAD:g}")
         if not self.loads or len(set(self.loads)) < len(self.loads):
             raise InvalidWorkload("loads", self.loads, "give at least one load, and each only once")
-        if not 1 <= self.num_seeds <= MAX_SEEDS:
-            reason = f"must be between 1 and {MAX_SEEDS}"
-            raise InvalidWorkload("seeds", self.num_seeds, reason)
+        check_seeds(self.seeds)
 
     @property
     def num_tasks(self) -> int:
         """Tasks of the whole comparison, those that measure the capacity included."""
-        points = len(self.loads) * self.num_seeds
+        points = len(self.loads) * len(self.seeds)
         measurements = len(CAPACITY_SEEDS) + (self.live is not None)
         return measurements + points * (len(self.policies) + self.with_bound)
 
@@ -110,7 +108,7 @@ class Comparison:
 
     def of(self, policy: str, load: float) -> list[Outcome]:
         """A policy's outcomes at a load, one per seed."""
-        return [self.outcomes[Run(policy, load, seed)] for seed in range(self.plan.num_seeds)]
+        return [self.outcomes[Run(policy, load, seed)] for seed in self.plan.seeds]
 
     def goodputs(self, policy: str, load: float) -> list[Goodputs]:
         """A policy's goodputs at a load, one per seed."""
@@ -119,8 +117,7 @@ class Comparison:
 
     def bounds_at(self, load: float) -> list[Goodputs]:
         """The upper bounds at a load, one per seed; empty if the plan has none."""
-        seeds = range(self.plan.num_seeds) if self.bounds else ()
-        return [self.bounds[load, seed] for seed in seeds]
+        return [self.bounds[load, seed] for seed in self.plan.seeds if self.bounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,7 @@ def compare(
         plan = replace(plan, config=_on_machine(plan.config, machine_of(document), plan.live))
     config = plan.config
     capacity = capacity_of(tracked.run("capacity", runner, measurements_of(config)))
-    config.check(rate_per_s=min(plan.loads) * capacity, num_seeds=plan.num_seeds)
+    config.check(rate_per_s=min(plan.loads) * capacity, seeds=plan.seeds)
     experiments, bounds = _experiments(plan, capacity)
     if plan.live is None:
         results = tracked.run("runs", runner, [*bounds.values(), *experiments.values()])
@@ -214,19 +211,18 @@ def _experiments(
 ) -> tuple[dict[Run, Experiment], dict[tuple[float, int], BoundExperiment]]:
     config = plan.config
     rates = {load: load * capacity for load in plan.loads}
-    seeds = range(plan.num_seeds)
     experiments = {
         Run(label_of(policy), load, seed): Experiment(
             config=config, policy=policy, load=load, rate_per_s=rates[load], seed=seed
         )
         for policy in plan.policies
         for load in plan.loads
-        for seed in seeds
+        for seed in plan.seeds
     }
     bounds = {
         (load, seed): BoundExperiment(config=config, load=load, rate_per_s=rates[load], seed=seed)
         for load in plan.loads
-        for seed in seeds
+        for seed in plan.seeds
         if plan.with_bound
     }
     return experiments, bounds

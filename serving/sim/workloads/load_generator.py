@@ -161,7 +161,7 @@ class GeneratedLoad(NamedTuple):
 
 
 def check_trace_timing(
-    source: Source, *, rate_per_s: float, num_seeds: int, until_s: float
+    source: Source, *, rate_per_s: float, seeds: Sequence[int], until_s: float
 ) -> None:
     """Check that a trace's own times can be scaled to this rate, and so to higher ones.
 
@@ -172,7 +172,7 @@ def check_trace_timing(
         TraceMissing, BadTrace: as Source.read.
     """
     trace = source.read()
-    for seed in range(num_seeds if trace.requests else 0):
+    for seed in seeds if trace.requests else ():
         source.fit_rate(trace_timing(trace, seed=seed), rate_per_s, until_s)
 
 

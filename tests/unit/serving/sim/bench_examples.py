@@ -141,7 +141,7 @@ def make_plan(*policies: str, **changes: Any) -> Plan:
         "config": CODER,
         "policies": tuple(map(PolicySpec, policies or ("fcfs", "edf"))),
         "loads": (0.7, 2.0),
-        "num_seeds": 2,
+        "seeds": (0, 1),
     }
     return Plan(**arguments | changes)
 
