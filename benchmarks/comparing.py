@@ -15,7 +15,7 @@ from cli.terminal.warnings import logged_as_warnings
 from cli.work.bench_request import loads_of, policy_of
 from serving.policies.table import PolicySpec
 from serving.sim.compare.capacity import capacity_of, measurements_of
-from serving.sim.compare.compare import Comparison, Plan, Progress, compare
+from serving.sim.compare.compare import Comparison, Plan, compare
 from serving.sim.compare.experiment_config import (
     DEFAULT_WARMUP_S,
     DEFAULT_WINDOW_S,
@@ -24,6 +24,7 @@ from serving.sim.compare.experiment_config import (
 from serving.sim.compare.experiments import Task
 from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
 from serving.sim.compare.runner import Runner
+from serving.sim.compare.task_progress import Progress
 from serving.sim.workloads.load_generator import Source
 
 BASELINE = "fcfs"

@@ -27,6 +27,24 @@ Workload = Annotated[
         show_default=False,
     ),
 ]
+Suite = Annotated[
+    bool,
+    typer.Option(
+        "--suite",
+        help="Run many workloads instead of one, and report over all of them.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        "--only",
+        metavar="NAME,NAME,...",
+        help="Run only these entries of the suite; an unknown name lists all.",
+        rich_help_panel=_PROGRAMS,
+        show_default=False,
+    ),
+]
 Policies = Annotated[
     list[str] | None,
     typer.Option(

@@ -11,6 +11,7 @@ from rich.text import Text
 from cli.render.tables import named_table
 from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
 from serving.sim.compare.compare import Comparison, Goodputs, label_of
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.seeds import purpose_of, seeds_text
 from serving.sim.metrics.outcome import Outcome
 from serving.slo import SloKind
@@ -82,14 +83,11 @@ def title(comparison: Comparison) -> list[str]:
     plan, config = comparison.plan, comparison.plan.config
     how = "simulated in virtual time" if plan.live is None else "measured on vLLM here"
     arrivals = f", {config.named_arrivals} arrivals" if config.named_arrivals else ""
-    scale = f", SLO times multiplied by {config.slo_scale:g}" if config.slo_scale != 1 else ""
-    biases = {"lengths": config.length_bias, "remaining work": config.future_bias}
-    bias = "".join(f", {name} multiplied by {by:g}" for name, by in biases.items() if by != 1)
     caching = ", with prefix caching" if config.prefix_caching else ""
     lines = [
         f"{config.source.name}, {how}: {config.window_s:g} s after {config.warmup_s:g} s of "
         f"warm-up, {seeds_text(plan.seeds)}",
-        f"{config.predictions} predictions{bias}{arrivals}{scale}",
+        f"{predictions_and_scale(config)}{arrivals}",
         f"machine {config.machine.step_cost.name}{caching}",
         f"1.0x is {comparison.capacity_programs_s:.2f} programs/s: simulated capacity under fcfs",
     ]
@@ -98,6 +96,14 @@ def title(comparison: Comparison) -> list[str]:
             f"the trace is shorter than a run: it was restarted {comparison.trace_repeats} times"
         )
     return lines
+
+
+def predictions_and_scale(config: ExperimentConfig) -> str:
+    """What policies see of the future, and how the times of SLOs are changed."""
+    scale = f", SLO times multiplied by {config.slo_scale:g}" if config.slo_scale != 1 else ""
+    biases = {"lengths": config.length_bias, "remaining work": config.future_bias}
+    bias = "".join(f", {name} multiplied by {by:g}" for name, by in biases.items() if by != 1)
+    return f"{config.predictions} predictions{bias}{scale}"
 
 
 def empty_windows(comparison: Comparison) -> list[str]:

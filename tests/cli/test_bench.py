@@ -20,10 +20,10 @@ from cli.terminal.bench_progress import remaining_s
 from cli.work import bench_session
 from cli.work.bench_request import DEFAULT_LIVE_WINDOW_S, loads_of, policy_of, window_of
 from serving.sim.compare import result_cache as cache
-from serving.sim.compare.compare import Progress
 from serving.sim.compare.experiment_config import DEFAULT_WINDOW_S
 from serving.sim.compare.experiments import Experiment, Task
 from serving.sim.compare.runner import CompletedTask
+from serving.sim.compare.task_progress import Progress
 from tests.cli.cli_samples import exit_code
 from tests.places import ROOT
 from tests.unit.serving.sim.bench_examples import CAPACITY, InProcessRunner, fake_result

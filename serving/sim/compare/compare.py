@@ -13,8 +13,9 @@ from serving.sim.compare.capacity import CAPACITY_SEEDS, capacity_of, measuremen
 from serving.sim.compare.experiment_config import ExperimentConfig, Scaling
 from serving.sim.compare.experiments import BoundExperiment, Experiment, Task, bound_of
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask, machine_of
-from serving.sim.compare.runner import CompletedTask, Runner
+from serving.sim.compare.runner import Runner
 from serving.sim.compare.seeds import check_seeds
+from serving.sim.compare.task_progress import Progress, TrackedTasks
 from serving.sim.drive.live_scale import LiveSettings, scale_of
 from serving.sim.metrics.outcome import Outcome
 from serving.step_cost import Machine
@@ -120,27 +121,6 @@ class Comparison:
         return [self.bounds[load, seed] for seed in self.plan.seeds if self.bounds]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a comparison is.
-
-    Attributes:
-        part: "machine" if the real engine is measured, then "capacity", then "bounds" and "runs".
-        num_done, num_tasks: of all parts.
-        latest: the task that completed last; None before the first one of the part.
-        done_weight: sum of Task.weight over the part's tasks that were computed; cached results
-            do not count.
-        left_weight: sum of Task.weight over the part's tasks that have not completed.
-    """
-
-    part: str
-    num_done: int
-    num_tasks: int
-    latest: CompletedTask | None
-    done_weight: float
-    left_weight: float
-
-
 def label_of(policy: PolicySpec) -> str:
     """A policy in command-line form: `name`, or `name:key=value,key=value` with sorted keys."""
     if not policy.params:
@@ -173,7 +153,7 @@ def compare(
         InvalidWorkload, TraceMissing, BadTrace: the config yields no programs.
     """
     plan.config.generate_load(rate_per_s=1.0, seed=0)  # fails now if the config has no programs
-    tracked = _TrackedTasks(plan.num_tasks, on_progress)
+    tracked = TrackedTasks(plan.num_tasks, on_progress)
     if plan.live is not None:
         assert live_runner is not None, "a live plan needs a live runner"
         if live_runner.code != runner.code:
@@ -182,34 +162,59 @@ def compare(
         plan = replace(plan, config=_on_machine(plan.config, machine_of(document), plan.live))
     config = plan.config
     capacity = capacity_of(tracked.run("capacity", runner, measurements_of(config)))
-    config.check(rate_per_s=min(plan.loads) * capacity, seeds=plan.seeds)
-    experiments, bounds = _experiments(plan, capacity)
+    points = points_of(plan, capacity)
     if plan.live is None:
-        results = tracked.run("runs", runner, [*bounds.values(), *experiments.values()])
-        bound_results, run_results = results[: len(bounds)], results[len(bounds) :]
+        results = tracked.run("runs", runner, points.tasks)
     else:
         assert live_runner is not None, "a live plan needs a live runner"
-        bound_results = tracked.run("bounds", runner, list(bounds.values()))
+        results = tracked.run("bounds", runner, list(points.bounds.values()))
         runner.close()
-        live = [LiveExperiment(each) for each in experiments.values()]
-        run_results = tracked.run("runs", live_runner, live)
+        live = [LiveExperiment(each) for each in points.experiments.values()]
+        results += tracked.run("runs", live_runner, live)
+    return comparison_of(plan, capacity, points, results, code=runner.code)
+
+
+class Points(NamedTuple):
+    """The experiments of a plan whose capacity is known."""
+
+    experiments: Mapping[Run, Experiment]
+    bounds: Mapping[tuple[float, int], BoundExperiment]
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The bounds, then the runs."""
+        return [*self.bounds.values(), *self.experiments.values()]
+
+
+def comparison_of(
+    plan: Plan, capacity: float, points: Points, results: Sequence[Mapping[str, Any]], *, code: str
+) -> Comparison:
+    """The comparison with these results.
+
+    Args:
+        capacity: programs per second.
+        results: of all `points.tasks`, in their order.
+        code: version of the code that computed them.
+    """
+    num_bounds = len(points.bounds)
+    bounds, runs = results[:num_bounds], results[num_bounds:]
     return Comparison(
         plan,
         capacity,
         {
             run: Outcome.from_document(each)
-            for run, each in zip(experiments, run_results, strict=True)
+            for run, each in zip(points.experiments, runs, strict=True)
         },
-        {key: Goodputs(*bound_of(each)) for key, each in zip(bounds, bound_results, strict=True)},
-        max(each["trace_repeats"] for each in run_results),
-        runner.code,
+        {key: Goodputs(*bound_of(each)) for key, each in zip(points.bounds, bounds, strict=True)},
+        max(each["trace_repeats"] for each in runs),
+        code,
     )
 
 
-def _experiments(
-    plan: Plan, capacity: float
-) -> tuple[dict[Run, Experiment], dict[tuple[float, int], BoundExperiment]]:
+def points_of(plan: Plan, capacity: float) -> Points:
+    """The experiments of a plan at a capacity in programs per second; raises like `compare`."""
     config = plan.config
+    config.check(rate_per_s=min(plan.loads) * capacity, seeds=plan.seeds)
     rates = {load: load * capacity for load in plan.loads}
     experiments = {
         Run(label_of(policy), load, seed): Experiment(
@@ -225,7 +230,7 @@ def _experiments(
         for seed in plan.seeds
         if plan.with_bound
     }
-    return experiments, bounds
+    return Points(experiments, bounds)
 
 
 def _on_machine(config: ExperimentConfig, machine: Machine, live: LiveSettings) -> ExperimentConfig:
@@ -237,32 +242,3 @@ def _on_machine(config: ExperimentConfig, machine: Machine, live: LiveSettings) 
         step_tokens=live.step_tokens,
         scaling=Scaling(live, scale_of(machine, live)),
     )
-
-
-class _TrackedTasks:
-    """Runs tasks and reports progress."""
-
-    def __init__(self, num_tasks: int, on_progress: Callable[[Progress], None]) -> None:
-        self._num_tasks = num_tasks
-        self._on_progress = on_progress
-        self._num_done = 0
-
-    def run(self, part: str, runner: Runner, tasks: Sequence[Task]) -> list[dict[str, Any]]:
-        """The results of all tasks, in their order."""
-        done_weight, left_weight = 0.0, sum(task.weight for task in tasks)
-        results: list[dict[str, Any]] = [{} for _ in tasks]
-
-        def report(latest: CompletedTask | None) -> None:
-            progress = Progress(
-                part, self._num_done, self._num_tasks, latest, done_weight, left_weight
-            )
-            self._on_progress(progress)
-
-        report(None)
-        for done in runner.run(tasks):
-            results[done.task_index] = done.result
-            self._num_done += 1
-            left_weight -= done.task.weight
-            done_weight += 0.0 if done.from_cache else done.task.weight
-            report(done)
-        return results

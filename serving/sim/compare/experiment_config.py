@@ -236,6 +236,10 @@ class ExperimentConfig:
             "unsteadiness": self.unsteadiness,
         }
 
+    def machine_seconds_at(self, load: float) -> float:
+        """Seconds that a machine at load 1 is busy with the programs until the window's end."""
+        return load * (self.warmup_s + self.window_s)
+
     def programs_at(self, rate_per_s: float) -> float:
         """Mean number of programs that arrive until the window's end."""
         return rate_per_s * (self.warmup_s + self.window_s)

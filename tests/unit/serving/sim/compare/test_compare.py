@@ -14,12 +14,13 @@ import pytest
 
 from serving.policies.table import PolicySpec
 from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment
-from serving.sim.compare.compare import Goodputs, Progress, Run, compare, label_of
+from serving.sim.compare.compare import Goodputs, Run, compare, label_of
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import BoundExperiment, Experiment
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask
 from serving.sim.compare.result_cache import ResultCache, code_version
 from serving.sim.compare.runner import key_of
+from serving.sim.compare.task_progress import Progress
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.workloads.load_generator import Source
 from serving.workload_errors import CodeChanged, InvalidWorkload
