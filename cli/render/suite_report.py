@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from cli.render.tables import named_table
 from orchestrator.display.glyphs import ASCII, UNICODE
 from orchestrator.display.text_timeline import fitted
 from serving.sim.compare.compare import Comparison, Goodputs
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.seeds import seeds_text
 from serving.sim.compare.suite_report import (
     BASELINES,
@@ -35,17 +37,21 @@ _STATISTICS = {"worst": "worst", "median": "median", "geometric_mean": "geo. mea
 def title_of_suite(comparisons: Mapping[str, Comparison]) -> list[str]:
     """The lines above the tables: what was compared, and how."""
     plan = next(iter(comparisons.values())).plan
-    configs = {name: each.plan.config for name, each in comparisons.items()}
-    longest = max(configs.values(), key=lambda each: each.window_s)
-    shorter = [item for item in configs.items() if item[1].window_s < longest.window_s]
+    config = plan.config
+    spans = {name: _span(each.plan.config) for name, each in comparisons.items()}
+    [(usual, _)] = Counter(spans.values()).most_common(1)
+    unusual = ", ".join(f"{name} {span}" for name, span in spans.items() if span != usual)
     workloads = "1 workload" if len(comparisons) == 1 else f"{len(comparisons)} workloads"
     return [
-        f"suite of {workloads}, simulated in virtual time: {longest.window_s:g} s after "
-        f"{longest.warmup_s:g} s of warm-up",
-        f"{seeds_text(plan.seeds)}, {predictions_and_scale(longest)}",
-        *(f"{name}: {each.window_s:g} s after {each.warmup_s:g} s" for name, each in shorter),
-        f"machine {longest.machine.step_cost.name}",
+        f"suite of {workloads}, simulated in virtual time: {usual} of warm-up",
+        *([f"but {unusual}"] if unusual else []),
+        f"{seeds_text(plan.seeds)}, {predictions_and_scale(config)}",
+        f"machine {config.machine.step_cost.name}",
     ]
+
+
+def _span(config: ExperimentConfig) -> str:
+    return f"{config.window_s:g} s after {config.warmup_s:g} s"
 
 
 def ratio_table(report: SuiteReport, load: float, *, width: int, ascii_only: bool = False) -> Table:

@@ -28,8 +28,8 @@ class Entry(NamedTuple):
         workload: one of WORKLOADS.
         arrivals: one of ARRIVALS; None: the workload's own process.
         prefix_caching: whether calls of a program may share the KV cache of a common prefix.
-        time_share: share of the warm-up and of the window that it runs for: below 1 for a workload
-            of so many small programs that the whole window would take hours and show no more.
+        time_share: factor on warm-up and window: below 1 for so many small programs that the whole
+            window would take hours and show no more, above 1 for few programs that last minutes.
     """
 
     workload: str
@@ -52,7 +52,7 @@ SUITE: Mapping[str, Entry] = MappingProxyType(
         "long_answers": Entry("long_answers"),
         "code_completion": Entry("code_completion", arrivals="gamma"),
         "documents": Entry("documents"),
-        "long_agents": Entry("long_agents", prefix_caching=True),
+        "long_agents": Entry("long_agents", prefix_caching=True, time_share=2.0),
         "tiny": Entry("tiny", time_share=0.1),
         "heavy_tails": Entry("heavy_tails"),
         "day": Entry("day", arrivals="day"),
@@ -77,7 +77,7 @@ def suite_plans(plan: Plan, names: Sequence[str] = tuple(SUITE)) -> dict[str, Pl
 
 def _entry_plan(plan: Plan, entry: Entry) -> Plan:
     config = plan.config
-    shortened_s = max(entry.time_share * config.window_s, min(config.window_s, MIN_WINDOW_S))
+    window_s = max(entry.time_share * config.window_s, min(config.window_s, MIN_WINDOW_S))
     return replace(
         plan,
         config=replace(
@@ -86,7 +86,7 @@ def _entry_plan(plan: Plan, entry: Entry) -> Plan:
             arrivals=entry.arrivals,
             prefix_caching=entry.prefix_caching,
             warmup_s=entry.time_share * config.warmup_s,
-            window_s=shortened_s,
+            window_s=window_s,
         ),
     )
 

@@ -41,11 +41,13 @@ def test_the_suite_has_all_kinds_of_work_under_conditions_that_are_known() -> No
     assert plans["day"].config.arrivals == "day"
 
 
-def test_a_share_of_the_time_shortens_window_and_warm_up_but_no_short_window() -> None:
+def test_a_factor_on_the_time_changes_window_and_warm_up_but_no_window_becomes_too_short() -> None:
     for window_s, expected_s in ((600.0, 60.0), (100.0, MIN_WINDOW_S), (5.0, 5.0)):
         config = suite_plans(make_plan(config=replace(CODER, window_s=window_s)))["tiny"].config
         assert config.window_s == pytest.approx(expected_s)
         assert config.warmup_s == pytest.approx(0.1 * CODER.warmup_s)
+    config = suite_plans(make_plan())["long_agents"].config
+    assert (config.window_s, config.warmup_s) == (2 * CODER.window_s, 2 * CODER.warmup_s)
 
 
 def test_a_suite_gives_the_comparisons_that_its_workloads_have_alone() -> None:
