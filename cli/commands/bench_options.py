@@ -21,7 +21,7 @@ def _workloads() -> list[str]:
 Workload = Annotated[
     str | None,
     typer.Argument(
-        help="Generator of programs, from the tables of published workloads; an unknown name "
+        help="Generator of programs, most from the tables of published workloads; an unknown name "
         "lists all. Default: mixed.",
         autocompletion=_workloads,
         show_default=False,
