@@ -62,8 +62,8 @@ class Experiment:
 
     @property
     def weight(self) -> float:
-        """Proportional to the number of programs."""
-        return self.config.programs_at(self.rate_per_s)
+        """The machine's time that its programs take: comparable between workloads."""
+        return self.config.machine_seconds_at(self.load)
 
     def key(self) -> dict[str, Any]:
         """Everything that its outcome depends on, except the code; JSON-safe."""
@@ -110,8 +110,8 @@ class BoundExperiment:
 
     @property
     def weight(self) -> float:
-        """Proportional to the number of programs."""
-        return self.config.programs_at(self.rate_per_s)
+        """The machine's time that its programs take: comparable between workloads."""
+        return self.config.machine_seconds_at(self.load)
 
     def key(self) -> dict[str, Any]:
         """Everything that the bound depends on, except the code; JSON-safe."""
