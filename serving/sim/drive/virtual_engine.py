@@ -26,6 +26,7 @@ from serving.engine.scheduler.scheduler import SloScheduler
 from serving.engine.setup.config import EngineConfig
 from serving.engine.setup.random_model import ensure_random_model
 from serving.policies.table import PolicySpec
+from serving.sim.drive.steady_decodes import SteadyScheduler
 from serving.sim.drive.stepped import Ended, Progress
 from serving.slo import Slo, to_tags
 from serving.step_cost import Composition
@@ -68,7 +69,7 @@ class VirtualEngine:
         clock: returns seconds; the scheduler reads it instead of the machine's clock.
     """
 
-    scheduler_class = SloScheduler
+    scheduler_class: type[Any] = SloScheduler
 
     def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
         vllm_config = _engine_arguments(config).create_engine_config()
@@ -206,7 +207,13 @@ class VirtualEngine:
             self.scheduler.update_draft_token_ids(DraftTokenIds(unfinished, drafts))
 
 
-class VirtualReplica(VirtualEngine):
+class SteadyEngine(VirtualEngine):
+    """The same machine, with the same results, simulated faster."""
+
+    scheduler_class = SteadyScheduler
+
+
+class VirtualReplica(SteadyEngine):
     """The production scheduler on a simulated machine, one of several.
 
     Args:
