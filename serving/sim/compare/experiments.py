@@ -165,7 +165,8 @@ def virtual_engine(
     if longest > kv_tokens:
         reason = f"the machine's KV cache holds {kv_tokens:,} tokens: make the call shorter"
         raise InvalidWorkload("longest call, tokens", longest, reason)
-    from serving.sim.drive.virtual_engine import SteadyEngine, VirtualConfig
+    from serving.sim.drive.steady_engine import SteadyEngine
+    from serving.sim.drive.virtual_engine import VirtualConfig
 
     engine_config = VirtualConfig(
         policy=policy,

@@ -7,7 +7,7 @@ accepted, and the end token at the request's true length. Policies do not see th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from serving.engine.scheduler.scheduler import SloScheduler
 from serving.engine.setup.config import EngineConfig
 from serving.engine.setup.random_model import ensure_random_model
 from serving.policies.table import PolicySpec
-from serving.sim.drive.steady_decodes import SteadyScheduler
 from serving.sim.drive.stepped import Ended, Progress
 from serving.slo import Slo, to_tags
 from serving.step_cost import Composition
@@ -141,7 +140,7 @@ class VirtualEngine:
         """Let the scheduler plan the next step; `finish_step` must follow."""
         assert self._step is None, "a step must be finished before the next is planned"
         self._step = self.scheduler.schedule()
-        for request_id, tokens in self._step.num_scheduled_tokens.items():
+        for request_id, tokens in self._planned(self._step).items():
             request = self.scheduler.requests[request_id]
             drafts = len(self._step.scheduled_spec_decode_tokens.get(request_id, ()))
             context = request.num_computed_tokens - tokens
@@ -153,7 +152,7 @@ class VirtualEngine:
         """Give the scheduler the simulated model output of the planned step."""
         step, self._step = self._step, None
         assert step is not None, "a step must be planned before it is finished"
-        ids = list(step.num_scheduled_tokens)
+        ids = list(self._planned(step))
         drafts = step.scheduled_spec_decode_tokens
         sampled = [self._sampled(each, len(drafts.get(each, ()))) for each in ids]
         outputs = self.scheduler.update_from_output(
@@ -173,6 +172,11 @@ class VirtualEngine:
                     self._forget(output.request_id)
                     ended.append(_ended(output))
         return Progress(tokens, tuple(ended))
+
+    def _planned(self, step: SchedulerOutput) -> Mapping[str, int]:
+        """Request id -> its tokens in a step, of the requests that have an output to simulate."""
+        planned: Mapping[str, int] = step.num_scheduled_tokens
+        return planned
 
     def _count_recomputed(self, request_id: str, context: int, tokens: int) -> None:
         """A request with a shorter context than it once had has lost KV cache."""
@@ -205,31 +209,6 @@ class VirtualEngine:
             unfinished = [each for each in request_ids if each in self.scheduler.requests]
             drafts = [[_WORD] * self._config.drafted_tokens for _ in unfinished]
             self.scheduler.update_draft_token_ids(DraftTokenIds(unfinished, drafts))
-
-
-class SteadyEngine(VirtualEngine):
-    """The same machine, with the same results, simulated faster."""
-
-    scheduler_class = SteadyScheduler
-
-
-class VirtualReplica(SteadyEngine):
-    """The production scheduler on a simulated machine, one of several.
-
-    Args:
-        clock: returns seconds; each replica has its own, as their steps differ in time.
-    """
-
-    def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
-        super().__init__(config, clock)
-        self.slots = config.slots
-        self.kv_blocks = self.free_blocks
-        self.caches_prefixes = config.prefix_caching
-
-    def has_begun(self, request_id: str) -> bool:
-        """Whether a request that has not ended has been part of a planned step."""
-        request = self.scheduler.requests.get(request_id)
-        return request is not None and request.num_computed_tokens > 0
 
 
 def _ended(output: Any) -> Ended:
