@@ -17,15 +17,13 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from serving.engine.scheduler.scheduler import SloSchedulerMixin
+from serving.sim.drive.virtual_engine import WORD
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.engine import EngineCoreOutputs
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
-
-STEADY_TOKEN = 7
-"""Token id of every token of a steady decode."""
 
 
 class SteadyDecodes(Scheduler):
@@ -39,6 +37,8 @@ class SteadyDecodes(Scheduler):
         steady: requests that are steady in the planned step.
         planned: request id -> its tokens in the planned step, of the other requests.
     """
+
+    running: list[Request]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,7 +72,7 @@ class SteadyDecodes(Scheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """As vLLM's, for the output of the requests that are not steady; no other is in it."""
         for request in self.steady:
-            request.append_output_token_ids(STEADY_TOKEN)
+            request.append_output_token_ids(WORD)
         scheduler_output = replace(scheduler_output, num_scheduled_tokens=self.planned)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
             scheduler_output, model_runner_output
@@ -92,7 +92,8 @@ class SteadyDecodes(Scheduler):
         """
         if self.num_spec_tokens or self.pause_state != PauseState.UNPAUSED:
             return ()
-        step, block_tokens, answer_tokens = self.current_step + 1, self.block_size, self.answer_tokens
+        step, block_tokens = self.current_step + 1, self.block_size
+        answer_tokens, step_tokens = self.answer_tokens, self._step_tokens()
         most_tokens = self.scheduler_config.long_prefill_token_threshold or self.max_model_len
         # A block that fills is entered in the prefix cache.
         last = block_tokens - 1 if self.cache_config.enable_prefix_caching else block_tokens
@@ -104,7 +105,7 @@ class SteadyDecodes(Scheduler):
                 continue
             if request.is_prefill_chunk:
                 if num_sure is None:
-                    num_sure = len(steady) if tokens <= self._step_tokens() else 0
+                    num_sure = len(steady) if tokens <= step_tokens else 0
                 chunk = min(request.num_tokens - request.num_computed_tokens, most_tokens)
                 tokens += chunk
                 blocks += -(-chunk // block_tokens)
@@ -117,10 +118,13 @@ class SteadyDecodes(Scheduler):
                 blocks += 1
         if blocks > self.kv_cache_manager.block_pool.get_num_free_blocks():
             return ()
-        return steady if tokens <= self._step_tokens() else steady[: num_sure or 0]
+        return steady if tokens <= step_tokens else steady[: num_sure or 0]
 
     def _step_tokens(self) -> int:
-        return min(self.max_num_scheduled_tokens, self.scheduler_config.max_num_batched_tokens)
+        step_tokens: int = min(
+            self.max_num_scheduled_tokens, self.scheduler_config.max_num_batched_tokens
+        )
+        return step_tokens
 
     @contextmanager
     def _set_aside(self, steady: Sequence[Request]) -> Iterator[None]:

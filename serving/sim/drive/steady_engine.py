@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from serving.sim.drive.stepped import Progress
 from serving.sim.drive.steady_decodes import SteadyScheduler
+from serving.sim.drive.stepped import Progress
 from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 from serving.step_cost import Composition
 

@@ -33,7 +33,8 @@ from serving.step_cost import Composition
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
-_WORD, _END = 7, 1  # token ids: of every output token, and of the end of an answer
+WORD, _END = 7, 1
+"""Token ids: of every output token, and of the end of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,13 +202,13 @@ class VirtualEngine:
             return []
         remaining = self._output_tokens[request_id] - request.num_output_tokens
         count = min(1 + min(num_drafts, self._config.accepted_tokens), remaining)
-        return [_WORD] * (count - 1) + [_END if count == remaining else _WORD]
+        return [WORD] * (count - 1) + [_END if count == remaining else WORD]
 
     def _draft(self, request_ids: Iterable[str]) -> None:
         """Draft the next tokens of these requests, unless they have ended."""
         if self._config.drafted_tokens:
             unfinished = [each for each in request_ids if each in self.scheduler.requests]
-            drafts = [[_WORD] * self._config.drafted_tokens for _ in unfinished]
+            drafts = [[WORD] * self._config.drafted_tokens for _ in unfinished]
             self.scheduler.update_draft_token_ids(DraftTokenIds(unfinished, drafts))
 
 
