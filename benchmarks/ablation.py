@@ -213,7 +213,7 @@ def compare_variants(
         config=config_of(arguments, arguments.workload),
         policies=tuple(specs.values()),
         loads=loads(arguments),
-        num_seeds=arguments.seeds,
+        seeds=tuple(range(arguments.seeds)),
         with_bound=False,
     )
     oracle_config = replace(plan.config, predictions="oracle")

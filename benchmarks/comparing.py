@@ -14,8 +14,8 @@ from benchmarks.command import parser_of, positive, say
 from cli.terminal.warnings import logged_as_warnings
 from cli.work.bench_request import loads_of, policy_of
 from serving.policies.table import PolicySpec
-from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
-from serving.sim.compare.compare import Comparison, Plan, Progress, compare
+from serving.sim.compare.capacity import capacity_of, measurements_of
+from serving.sim.compare.compare import Comparison, Plan, compare
 from serving.sim.compare.experiment_config import (
     DEFAULT_WARMUP_S,
     DEFAULT_WINDOW_S,
@@ -24,6 +24,7 @@ from serving.sim.compare.experiment_config import (
 from serving.sim.compare.experiments import Task
 from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
 from serving.sim.compare.runner import Runner
+from serving.sim.compare.task_progress import Progress
 from serving.sim.workloads.load_generator import Source
 
 BASELINE = "fcfs"
@@ -85,8 +86,7 @@ class Session:
 
     def capacity(self, config: ExperimentConfig) -> float:
         """The rate of load 1.0, in programs per second."""
-        experiments = [CapacityExperiment(config=config, seed=seed) for seed in CAPACITY_SEEDS]
-        return capacity_of(self.run("capacity", experiments))
+        return capacity_of(self.run("capacity", measurements_of(config)))
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[dict[str, Any]]:
         """The tasks' results, in their order."""

@@ -131,6 +131,11 @@ FIGURES = {
         f"orchestrate bench mixed --prefix-caching {_policies(CACHED)}"
         " --loads 0.7,2.0 --seeds 2 --window-s 120",
     ),
+    "suite": Figure(
+        "all policies on many kinds of work",
+        f"orchestrate bench --suite {_policies([*RIVALS, 'calm'])}"
+        " --loads 0.7,1.0,1.5,2.0 --seeds 10-11 --window-s 120",
+    ),
     "floods": Figure(
         "a user who floods the engine",
         "python -m benchmarks.fairness --policy calm --fairness 0 0.5 0.9 --seeds 3",

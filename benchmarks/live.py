@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from benchmarks.command import exit_code, say
 from benchmarks.comparing import loads
 from cli.work.bench_request import policies_of
-from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
+from serving.sim.compare.capacity import capacity_of, measurements_of
 from serving.sim.compare.compare import Plan, label_of
 from serving.sim.compare.experiment_config import ExperimentConfig, Scaling
 from serving.sim.compare.experiments import Experiment, report_of
@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> None:
             Experiment(
                 config=config, policy=policy, load=load, rate_per_s=load * capacity, seed=seed
             )
-            for seed in range(plan.num_seeds)
+            for seed in plan.seeds
             for load in plan.loads
             for policy in plan.policies
         ]
@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def drained_by_fcfs(config: ExperimentConfig) -> float:
     """The rate of load 1.0, in programs per second: the mean over seeds, as `orchestrate bench`."""
-    experiments = [CapacityExperiment(config=config, seed=seed) for seed in CAPACITY_SEEDS]
+    experiments = measurements_of(config)
     return capacity_of([experiment.run() for experiment in experiments])
 
 
@@ -136,7 +136,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         ),
         policies=policies_of(options.policy or ["fcfs", "calm_published"]),
         loads=loads(options),
-        num_seeds=options.seeds,
+        seeds=tuple(range(options.seeds)),
         with_bound=False,
         live=settings,
     )

@@ -153,10 +153,8 @@ def load_of(config: ReplicaConfig, cell: Cell) -> GeneratedLoad:
 
 def simulate(config: ReplicaConfig, cell: Cell) -> Figures:
     """Run one cell in virtual time."""
-    from serving.sim.drive.virtual_engine import (
-        VirtualConfig,
-        VirtualReplica,  # imports vLLM
-    )
+    from serving.sim.drive.steady_engine import VirtualReplica  # imports vLLM
+    from serving.sim.drive.virtual_engine import VirtualConfig
 
     engine_config = VirtualConfig(
         policy=policy_of(cell.policy),

@@ -196,7 +196,7 @@ def run_conditions(arguments: argparse.Namespace, running: Session) -> Iterator[
             config=config,
             policies=specs,
             loads=loads(arguments),
-            num_seeds=arguments.seeds,
+            seeds=tuple(range(arguments.seeds)),
             with_bound=False,
         )
         if name == NO_TAGS:
@@ -217,11 +217,12 @@ def _without_tags(plan: Plan, running: Session) -> Iterator[Row]:
             is_tagged=False,
         )
 
-    seeds = range(plan.num_seeds)
     for load in plan.loads:
-        tasks = [task(load, policy, seed) for policy in plan.policies for seed in seeds]
+        tasks = [task(load, policy, seed) for policy in plan.policies for seed in plan.seeds]
         documents = iter(running.run(f"{NO_TAGS} at {load:g}x", tasks))
-        results = {label_of(policy): [next(documents) for _ in seeds] for policy in plan.policies}
+        results = {
+            label_of(policy): [next(documents) for _ in plan.seeds] for policy in plan.policies
+        }
         yield from untagged_rows(load, results)
 
 

@@ -59,7 +59,7 @@ def rows(comparison: Comparison) -> Iterator[Row]:
         own = _mean(comparison.goodputs(policy, load))
         yield Row(load, policy, own, (1.0, 1.0))
         yield _reference_row(load, BOUND, own, _mean(comparison.bounds_at(load)))
-        best = [_best(comparison, load, seed) for seed in range(comparison.plan.num_seeds)]
+        best = [_best(comparison, load, seed) for seed in comparison.plan.seeds]
         estimate = _mean([Goodputs(tokens.goodput, requests.goodput) for tokens, requests in best])
         tokens_ms, requests_ms = (
             1e3 * fmean(each.step_s for each in column) for column in zip(*best, strict=True)
@@ -91,7 +91,7 @@ def simulate(arguments: argparse.Namespace) -> None:
         config=config_of(arguments),
         policies=(policy_of(arguments.policy),),
         loads=loads(arguments),
-        num_seeds=arguments.seeds,
+        seeds=tuple(range(arguments.seeds)),
     )
     with session(arguments.jobs) as running:
         results = list(rows(running.compare("steady", plan)))

@@ -103,7 +103,6 @@ def _throughputs(comparison: Comparison, load: float) -> dict[str, float]:
 def _loose_throughputs(
     plan: Plan, running: Session, rate_per_s: float, promises: str
 ) -> dict[str, float]:
-    seeds = range(plan.num_seeds)
     tasks = [
         LooseExperiment(
             config=plan.config,
@@ -113,11 +112,11 @@ def _loose_throughputs(
             is_tagged=promises == LOOSE,
         )
         for policy in plan.policies
-        for seed in seeds
+        for seed in plan.seeds
     ]
     results = iter(running.run(f"SLOs {promises}", tasks))
     return {
-        label_of(policy): mean([next(results) for _ in seeds], "throughput_tokens_s")
+        label_of(policy): mean([next(results) for _ in plan.seeds], "throughput_tokens_s")
         for policy in plan.policies
     }
 
@@ -174,7 +173,7 @@ def simulate(arguments: argparse.Namespace) -> None:
         config=config_of(arguments),
         policies=policies(arguments.policy or [OURS]),
         loads=loads(arguments),
-        num_seeds=arguments.seeds,
+        seeds=tuple(range(arguments.seeds)),
         with_bound=False,
     )
     with session(arguments.jobs) as running:

@@ -16,6 +16,7 @@ EPILOG = (
     "Example: orchestrate bench mixed --policy fcfs --policy edf --loads 0.7,1.5 --seeds 3\n\n"
     "Set a policy's parameters: orchestrate bench --policy fcfs --policy 'fcfs:batch=96'\n\n"
     "Replay a trace: orchestrate bench --trace requests.csv --arrivals burst --json\n\n"
+    "Run many kinds of work: orchestrate bench --suite --policy edf --policy calm --seeds 10-11\n\n"
     "Draw a chart: orchestrate bench --loads 0.7,1,1.5,2 --plot goodput.png\n\n"
     "Simulated results are cached (in ORCHESTRATE_CACHE) until the code changes, so an "
     "interrupted comparison continues where it stopped."
@@ -28,10 +29,12 @@ def bench(
     workload: bench_options.Workload = None,
     policy: bench_options.Policies = None,
     loads: bench_options.Loads = "0.7,1.0,1.5,2.0",
-    seeds: bench_options.Seeds = 1,
+    seeds: bench_options.Seeds = "1",
     window_s: bench_options.WindowS = None,
     warmup_s: bench_options.WarmupS = 60.0,
     engine: bench_options.Engine = "sim",
+    suite: bench_options.Suite = False,
+    only: bench_options.Only = None,
     trace: bench_options.Traces = None,
     arrivals: bench_options.Arrivals = None,
     slo_scale: bench_options.SloScale = 1.0,
@@ -49,13 +52,27 @@ def bench(
     json: options.Json = False,
 ) -> None:
     """Compare scheduling policies by goodput, on the production scheduler in virtual time."""
+    from cli.commands.bench_suite import bench_suite
     from cli.render.bench_report import empty_windows
     from cli.terminal.output import warn
     from cli.work import bench_request
     from cli.work.bench_session import run_comparison
+    from cli.work.suite_request import suite_names
     from serving.sim.compare.compare import Plan
     from serving.sim.compare.experiment_config import ExperimentConfig
 
+    names = suite_names(
+        suite,
+        only,
+        given={
+            f"the workload {workload}": workload is not None,
+            "--trace": bool(trace),
+            "--arrivals": arrivals is not None,
+            "--prefix-caching": prefix_caching,
+            "--engine vllm": engine == "vllm",
+            "--plot": plot is not None,
+        },
+    )
     bench_request.check_plot(plot)
     live = bench_request.live_of(
         engine, slots=slots, step_tokens=step_tokens, prefix_caching=prefix_caching
@@ -77,10 +94,13 @@ def bench(
         ),
         policies=bench_request.policies_of(policy or []),
         loads=bench_request.loads_of(loads),
-        num_seeds=seeds,
+        seeds=bench_request.seeds_of(seeds),
         with_bound=bound,
         live=live,
     )
+    if names is not None:
+        bench_suite(plan, names, jobs=jobs, use_cache=not no_cache, as_json=json)
+        return
     comparison = run_comparison(plan, jobs=jobs, use_cache=not no_cache)
     for message in empty_windows(comparison):
         warn(message)

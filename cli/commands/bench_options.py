@@ -21,9 +21,27 @@ def _workloads() -> list[str]:
 Workload = Annotated[
     str | None,
     typer.Argument(
-        help="Generator of programs, from the tables of published workloads; an unknown name "
+        help="Generator of programs, most from the tables of published workloads; an unknown name "
         "lists all. Default: mixed.",
         autocompletion=_workloads,
+        show_default=False,
+    ),
+]
+Suite = Annotated[
+    bool,
+    typer.Option(
+        "--suite",
+        help="Run many workloads instead of one, and report over all of them.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        "--only",
+        metavar="NAME,NAME,...",
+        help="Run only these entries of the suite; an unknown name lists all.",
+        rich_help_panel=_PROGRAMS,
         show_default=False,
     ),
 ]
@@ -47,7 +65,13 @@ Loads = Annotated[
     ),
 ]
 Seeds = Annotated[
-    int, typer.Option("--seeds", metavar="N", help="Repeat each run with seeds 0 to N-1.")
+    str,
+    typer.Option(
+        "--seeds",
+        metavar="N|A-B|A,B,...",
+        help="Repeat each run with each seed: 3 means seeds 0 to 2, 10-11 and 10,12 name them. "
+        "Seeds 0 to 9 are for tuning, those from 10 on for reporting what was not tuned on them.",
+    ),
 ]
 WindowS = Annotated[
     float | None,
@@ -83,9 +107,10 @@ Arrivals = Annotated[
     str | None,
     typer.Option(
         "--arrivals",
-        metavar="poisson|gamma|burst",
+        metavar="poisson|gamma|burst|day",
         help="Arrival process: gamma is clustered; burst has 5 times the rate for a tenth of the "
-        "time. Default: the trace's own times, otherwise poisson.",
+        "time; day swings between calm and a rush of 4 times the rate. Default: the trace's own "
+        "times, or the workload's own process, which is poisson for most.",
         show_default=False,
         rich_help_panel=_PROGRAMS,
     ),

@@ -11,6 +11,8 @@ from rich.text import Text
 from cli.render.tables import named_table
 from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
 from serving.sim.compare.compare import Comparison, Goodputs, label_of
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.compare.seeds import purpose_of, seeds_text
 from serving.sim.metrics.outcome import Outcome
 from serving.slo import SloKind
 
@@ -40,8 +42,9 @@ def document_of(comparison: Comparison) -> dict[str, Any]:
         "warmup_s": config.warmup_s,
         "capacity_programs_s": comparison.capacity_programs_s,
         "loads": list(plan.loads),
-        "seeds": plan.num_seeds,
-        "arrivals": config.arrivals,
+        "seeds": list(plan.seeds),
+        "seeds_for": purpose_of(plan.seeds),
+        "arrivals": config.named_arrivals,
         "slo_scale": config.slo_scale,
         "predictions": config.predictions,
         "length_bias": config.length_bias,
@@ -79,15 +82,12 @@ def title(comparison: Comparison) -> list[str]:
     """The lines above the tables: what was compared, and how."""
     plan, config = comparison.plan, comparison.plan.config
     how = "simulated in virtual time" if plan.live is None else "measured on vLLM here"
-    seeds = f"{plan.num_seeds} seed" + ("s" if plan.num_seeds > 1 else "")
-    arrivals = f", {config.arrivals} arrivals" if config.arrivals else ""
-    scale = f", SLO times multiplied by {config.slo_scale:g}" if config.slo_scale != 1 else ""
-    biases = {"lengths": config.length_bias, "remaining work": config.future_bias}
-    bias = "".join(f", {name} multiplied by {by:g}" for name, by in biases.items() if by != 1)
+    arrivals = f", {config.named_arrivals} arrivals" if config.named_arrivals else ""
     caching = ", with prefix caching" if config.prefix_caching else ""
     lines = [
         f"{config.source.name}, {how}: {config.window_s:g} s after {config.warmup_s:g} s of "
-        f"warm-up, {seeds}{arrivals}{scale}, {config.predictions} predictions{bias}",
+        f"warm-up, {seeds_text(plan.seeds)}",
+        f"{predictions_and_scale(config)}{arrivals}",
         f"machine {config.machine.step_cost.name}{caching}",
         f"1.0x is {comparison.capacity_programs_s:.2f} programs/s: simulated capacity under fcfs",
     ]
@@ -96,6 +96,14 @@ def title(comparison: Comparison) -> list[str]:
             f"the trace is shorter than a run: it was restarted {comparison.trace_repeats} times"
         )
     return lines
+
+
+def predictions_and_scale(config: ExperimentConfig) -> str:
+    """What policies see of the future, and how the times of SLOs are changed."""
+    scale = f", SLO times multiplied by {config.slo_scale:g}" if config.slo_scale != 1 else ""
+    biases = {"lengths": config.length_bias, "remaining work": config.future_bias}
+    bias = "".join(f", {name} multiplied by {by:g}" for name, by in biases.items() if by != 1)
+    return f"{config.predictions} predictions{bias}{scale}"
 
 
 def empty_windows(comparison: Comparison) -> list[str]:

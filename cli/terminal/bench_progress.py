@@ -11,8 +11,8 @@ from cli.terminal.output import say, stderr_console
 from orchestrator.durations import shown
 
 if TYPE_CHECKING:
-    from serving.sim.compare.compare import Progress
     from serving.sim.compare.runner import CompletedTask
+    from serving.sim.compare.task_progress import Progress
 
 _PLAIN_EVERY_S = 10.0
 _BAR_CELLS = 24
@@ -29,12 +29,20 @@ class BenchProgress:
 
     Args:
         is_simulated: whether the results are simulated; otherwise they are measured.
+        names_workloads: whether to name the workload of each result.
     """
 
-    def __init__(self, *, is_simulated: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        is_simulated: bool,
+        names_workloads: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._how = "simulated" if is_simulated else "measured"
+        self._names_workloads = names_workloads
         self._clock = clock
         self._part = ""
         self._began_s = clock()
@@ -81,7 +89,8 @@ class BenchProgress:
         if progress.part in _PARTS:
             parts.append(_PARTS[progress.part])
         elif progress.latest is not None:
-            parts.append(_result_text(progress.latest, self._how))
+            latest = _result_text(progress.latest, self._how, with_workload=self._names_workloads)
+            parts.append(latest)
         left_s = remaining_s(progress, elapsed_s)
         if left_s is not None and progress.left_weight > _ROUNDING:
             parts.append(f"about {shown(left_s)} left")
@@ -95,7 +104,7 @@ def remaining_s(progress: Progress, elapsed_s: float) -> float | None:
     return elapsed_s * progress.left_weight / progress.done_weight
 
 
-def _result_text(latest: CompletedTask, how: str) -> str:
+def _result_text(latest: CompletedTask, how: str, *, with_workload: bool) -> str:
     from serving.sim.compare.compare import label_of
     from serving.sim.compare.experiments import BoundExperiment, Experiment
     from serving.sim.compare.live_experiments import LiveExperiment
@@ -107,6 +116,8 @@ def _result_text(latest: CompletedTask, how: str) -> str:
     name = "upper bound"
     if isinstance(task, Experiment):
         name, result = label_of(task.policy), result["report"]
+    if with_workload:
+        name = f"{task.config.source.name}, {name}"
     return (
         f"{name} at {task.load:g}x, seed {task.seed}: {result['token_goodput']:,.0f} tokens/s, "
         f"{result['request_goodput']:.2f} requests/s ({how})"

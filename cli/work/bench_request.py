@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from serving.parameters import Parameter
 from serving.policies.table import DEFAULT_POLICY, POLICIES, PolicySpec
 from serving.references import is_reference
 from serving.sim.compare.experiment_config import DEFAULT_WINDOW_S
+from serving.sim.compare.seeds import MAX_SEEDS, check_seeds
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.workloads.load_generator import Source
 from serving.step_cost import MACHINES, Machine
@@ -22,6 +24,7 @@ DEFAULT_MACHINE = "a100-llama3-8b"
 DEFAULT_LIVE_WINDOW_S = 240.0
 DEFAULT_STEP_TOKENS = 2048
 ENGINES = ("sim", "vllm")
+_SEEDS = re.compile(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*")
 CHART_SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -98,6 +101,26 @@ def loads_of(written: str) -> tuple[float, ...]:
     except ValueError:
         form = "write numbers separated by commas, such as 0.7,1.5"
         raise BadInput(f"--loads {written!r}: {form}") from None
+
+
+def seeds_of(written: str) -> tuple[int, ...]:
+    """`3` for seeds 0 to 2, or seeds and ranges such as `10-11` or `10,12`, in this order.
+
+    Raises:
+        BadInput: the text does not have this form.
+        InvalidWorkload: there is no seed, there are too many, or one is given twice.
+    """
+    parts = [_SEEDS.fullmatch(part) for part in written.split(",")]
+    seeds: list[int] = []
+    for match in parts:
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            form = "write a number of seeds such as 3, or seeds such as 10-11 or 10,12"
+            raise BadInput(f"--seeds {written!r}: {form}")
+        named = range(int(match[1]), int(match[2] or match[1]) + 1)
+        is_count = len(parts) == 1 and not match[2]
+        seeds += (range(int(match[1])) if is_count else named)[: MAX_SEEDS + 1]
+    check_seeds(seeds)
+    return tuple(seeds)
 
 
 def machine_of(name: str | None, *, live: bool) -> Machine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -16,6 +16,7 @@ from cli.terminal.warnings import logged_as_warnings
 from serving.sim.compare.compare import Comparison, Plan, compare
 from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
 from serving.sim.compare.runner import Runner
+from serving.sim.compare.suite import compare_suite
 
 
 def run_comparison(plan: Plan, *, jobs: int | None, use_cache: bool) -> Comparison:
@@ -27,18 +28,48 @@ def run_comparison(plan: Plan, *, jobs: int | None, use_cache: bool) -> Comparis
         BenchInterrupted: a signal came; completed simulations are in the cache if it is used.
         And whatever `compare` raises.
     """
+    is_simulated = plan.live is None
+    progress = BenchProgress(is_simulated=is_simulated)
+    is_cached = use_cache and is_simulated
+    with _session(progress, jobs=jobs, use_cache=use_cache, is_cached=is_cached) as runner:
+        if is_simulated:
+            return compare(plan, runner, on_progress=progress.on_progress)
+        with Runner(jobs=1, ends_at_once=False) as live_runner:
+            return compare(plan, runner, live_runner=live_runner, on_progress=progress.on_progress)
+
+
+def run_suite(
+    plans: Mapping[str, Plan], *, jobs: int | None, use_cache: bool
+) -> dict[str, Comparison]:
+    """Run the plans of a suite and show their progress together.
+
+    Args:
+        jobs: number of processes; None: one per core.
+    Raises:
+        BenchInterrupted: as `run_comparison`.
+        And whatever `compare_suite` raises.
+    """
+    progress = BenchProgress(is_simulated=True, names_workloads=True)
+    with _session(progress, jobs=jobs, use_cache=use_cache, is_cached=use_cache) as runner:
+        return compare_suite(plans, runner, on_progress=progress.on_progress)
+
+
+@contextmanager
+def _session(
+    progress: BenchProgress, *, jobs: int | None, use_cache: bool, is_cached: bool
+) -> Iterator[Runner]:
+    """A runner with the result cache, signals that raise, and progress on stderr.
+
+    Args:
+        is_cached: whether completed results are there if the same command runs again.
+    """
     cache = ResultCache(results_folder(), code_version()) if use_cache else None
-    num_jobs = jobs or len(os.sched_getaffinity(0))
-    progress = BenchProgress(is_simulated=plan.live is None)
     with ExitStack() as stack:
         stack.enter_context(logged_as_warnings())
-        stack.enter_context(_signals_raise(progress, is_cached=use_cache and plan.live is None))
+        stack.enter_context(_signals_raise(progress, is_cached=is_cached))
         stack.enter_context(progress)
-        runner = stack.enter_context(Runner(jobs=num_jobs, cache=cache))
-        live_runner = None
-        if plan.live is not None:
-            live_runner = stack.enter_context(Runner(jobs=1, ends_at_once=False))
-        return compare(plan, runner, live_runner=live_runner, on_progress=progress.on_progress)
+        num_jobs = jobs or len(os.sched_getaffinity(0))
+        yield stack.enter_context(Runner(jobs=num_jobs, cache=cache))
 
 
 @contextmanager

@@ -89,10 +89,8 @@ def sorted_indices(requests: Requests, *keys: Key) -> Ints:
     for column in columns:
         ranked = column[order]
         tied &= ranked[1:] == ranked[:-1]
-    for first, last in _tied_groups(tied):
-        group = order[first : last + 1]
-        ids = requests.ids(group)
-        order[first : last + 1] = group[sorted(range(len(ids)), key=ids.__getitem__)]
+    if tied.any():
+        _break_ties(requests, order, tied)
     return order
 
 
@@ -125,10 +123,26 @@ def plan_of(
     )
 
 
+def _break_ties(requests: Requests, order: Ints, tied: Flags) -> None:
+    """Sort each group of neighbours that are tied by id, in place.
+
+    The calls of a stage arrive together, so there may be hundreds of small groups.
+    """
+    in_group = np.zeros(len(order), dtype=bool)
+    in_group[1:] = tied
+    in_group[:-1] |= tied
+    places = np.flatnonzero(in_group)
+    indices = order[places]
+    id_of = requests.ids(indices).__getitem__
+    by_id: list[int] = []
+    for first, last in _tied_groups(tied):
+        start = len(by_id)
+        by_id += sorted(range(start, start + last - first + 1), key=id_of)
+    order[places] = indices[by_id]
+
+
 def _tied_groups(tied: Flags) -> Sequence[tuple[int, int]]:
     """First and last index of each group of neighbours that are tied."""
-    if not tied.any():
-        return ()
     edges = np.diff(np.concatenate([[False], tied, [False]]).astype(np.int8))
     firsts, lasts = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
     return tuple(zip(firsts.tolist(), lasts.tolist(), strict=True))

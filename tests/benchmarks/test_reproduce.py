@@ -69,7 +69,7 @@ def test_a_command_uses_existing_files_options_policies_and_workloads(name: str)
             policy_of(value)
     if program == "orchestrate":
         assert first == "bench"
-        assert rest[0] in WORKLOADS or rest[0] == "--trace"
+        assert rest[0] in WORKLOADS or rest[0] in ("--trace", "--suite")
 
 
 def options_of_bench() -> set[str]:

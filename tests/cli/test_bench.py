@@ -20,10 +20,10 @@ from cli.terminal.bench_progress import remaining_s
 from cli.work import bench_session
 from cli.work.bench_request import DEFAULT_LIVE_WINDOW_S, loads_of, policy_of, window_of
 from serving.sim.compare import result_cache as cache
-from serving.sim.compare.compare import Progress
 from serving.sim.compare.experiment_config import DEFAULT_WINDOW_S
 from serving.sim.compare.experiments import Experiment, Task
 from serving.sim.compare.runner import CompletedTask
+from serving.sim.compare.task_progress import Progress
 from tests.cli.cli_samples import exit_code
 from tests.places import ROOT
 from tests.unit.serving.sim.bench_examples import CAPACITY, InProcessRunner, fake_result
@@ -54,7 +54,10 @@ def test_the_tables_say_that_they_are_simulated_and_what_load_1_means(
 ) -> None:
     assert exit_code(*SMALL) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("coder, simulated in virtual time: 600 s after 60 s of warm-up, 2 s")
+    assert lines[0].startswith(
+        "coder, simulated in virtual time: 600 s after 60 s of warm-up, seeds"
+    )
+    assert lines[0].endswith("seeds 0-1 (for tuning)")
     assert f"1.0x is {CAPACITY:.2f} programs/s: simulated capacity under fcfs" in lines
     assert [line for line in lines if line.startswith("load ")] == [
         "load 0.7x, 2.10 programs/s",

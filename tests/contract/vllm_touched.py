@@ -22,7 +22,8 @@ REPLACED = {"waiting", "policy", "max_num_scheduled_tokens"}
 
 _NAMES = {
     "tokenizers.Tokenizer": "to_str",
-    "vllm.config.CacheConfig": "block_size num_gpu_blocks prefix_caching_hash_algo",
+    "vllm.config.CacheConfig": """
+        block_size enable_prefix_caching num_gpu_blocks prefix_caching_hash_algo""",
     "vllm.config.LoRAConfig": "max_loras",
     "vllm.config.ModelConfig": "get_vocab_size hf_config max_model_len",
     "vllm.config.scheduler.SchedulerConfig": """
@@ -70,10 +71,11 @@ _NAMES = {
     "vllm.v1.core.sched.request_queue.SchedulingPolicy": "FCFS",
     SCHEDULER: """
         _handle_blocked_waiting_request _inflight_prefills _is_blocked_waiting_status block_size
-        connector current_step finish_requests get_num_unfinished_requests kv_cache_config
-        kv_cache_manager kv_holding_waiting lora_config max_num_active_reqs num_lookahead_tokens
-        num_spec_tokens num_waiting_for_streaming_input pause_state requests requires_kv_delivery
-        running scheduler_config update_draft_token_ids vllm_config """
+        cache_config connector current_step finish_requests get_num_unfinished_requests
+        get_request_counts kv_cache_config kv_cache_manager kv_holding_waiting lora_config
+        max_model_len max_num_active_reqs num_lookahead_tokens num_spec_tokens
+        num_waiting_for_streaming_input pause_state prev_step_scheduled_req_ids requests
+        requires_kv_delivery running scheduler_config update_draft_token_ids vllm_config """
     + " ".join(OVERRIDDEN | REPLACED),
     "vllm.v1.engine.EngineCoreOutput": """
         finish_reason new_token_ids request_id stop_reason""",
@@ -90,8 +92,8 @@ _NAMES = {
     "vllm.v1.kv_cache_interface.KVCacheConfig": "kv_cache_groups",
     "vllm.v1.outputs.ModelRunnerOutput": "req_id_to_index sampled_token_ids",
     "vllm.v1.request.Request": """
-        block_hashes client_index is_finished is_prefill_chunk lora_request max_tokens
-        next_decode_eligible_step num_computed_tokens num_output_tokens num_preemptions
+        append_output_token_ids block_hashes client_index is_finished is_prefill_chunk lora_request
+        max_tokens next_decode_eligible_step num_computed_tokens num_output_tokens num_preemptions
         num_prompt_tokens num_tokens num_tokens_with_spec priority request_id sampling_params status
         take_events trace_headers""",
     "vllm.v1.request.RequestStatus": """

@@ -44,6 +44,7 @@ from tests.places import ROOT
 PARSED_ONLY = {
     "orchestrate run deep-research 'How do we rotate": "downloads a model of 4 billion parameters",
     "orchestrate bench mixed": "simulates for minutes",
+    "orchestrate bench --suite": "simulates for hours",
     "orchestrate bench --trace requests.csv": "needs a trace of the reader's own",
     "uvicorn --app-dir examples service:app": "serves for ever; test_service.py runs it",
 }

@@ -34,7 +34,8 @@ def busy() -> tuple[Program, ...]:
 def run(
     programs: tuple[Program, ...], router: RouterSpec, num_replicas: int, policy: str = "edf"
 ) -> FleetReplay:
-    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualReplica
+    from serving.sim.drive.steady_engine import VirtualReplica
+    from serving.sim.drive.virtual_engine import VirtualConfig
 
     config = VirtualConfig(policy=PolicySpec(policy), slots=SLOTS)
     replicas = []

@@ -61,11 +61,13 @@ class Arrivals:
         """
         windows = [window.recent(now_s, self._first_arrival_s) for window in self._windows]
         first_window_s = windows[0][1]
-        weights = [
-            np.full(len(rows["arrival_s"]), first_window_s / window_s) for rows, window_s in windows
+        weights = [np.full(num_rows, first_window_s / window_s) for num_rows, window_s in windows]
+        filled = [
+            window.rows()
+            for window, (num_rows, _) in zip(self._windows, windows, strict=True)
+            if num_rows
         ]
-        filled = [rows for rows, _ in windows if len(rows["arrival_s"])] or [windows[0][0]]
-        columns = filled[0]
+        columns = filled[0] if filled else self._windows[0].rows()
         if len(filled) > 1:
             columns = {name: np.concatenate([rows[name] for rows in filled]) for name in columns}
         return Requests(columns), first_window_s, np.concatenate(weights)
@@ -90,8 +92,12 @@ class _Window:
         self._end += 1
         self._first = max(self._first, self._end - MAX_ARRIVALS)
 
-    def recent(self, now_s: float, first_arrival_s: float) -> tuple[Columns, float]:
-        """The rows in the window, and its length in seconds.
+    def rows(self) -> Columns:
+        """The rows in the window, as of the last `recent`."""
+        return {name: each[self._first : self._end] for name, each in self._columns.items()}
+
+    def recent(self, now_s: float, first_arrival_s: float) -> tuple[int, float]:
+        """The number of rows in the window, and its length in seconds.
 
         Args:
             first_arrival_s: the first arrival in any window since the engine started.
@@ -99,11 +105,11 @@ class _Window:
         times_s, window_start_s = self._columns["arrival_s"], now_s - self._window_s
         kept_s = times_s[self._first : self._end]
         self._first += int(np.searchsorted(kept_s, window_start_s, side="right"))
-        rows = {name: each[self._first : self._end] for name, each in self._columns.items()}
-        last_arrival_s = float(rows["arrival_s"].max(initial=window_start_s))
+        kept_s = times_s[self._first : self._end]
+        last_arrival_s = float(kept_s.max(initial=window_start_s))
         window_start_s = max(window_start_s, first_arrival_s)
-        if self._end - self._first == MAX_ARRIVALS:
-            window_start_s = max(window_start_s, float(times_s[self._first]))
-        num_arrivals, silence_s = len(rows["arrival_s"]), now_s - last_arrival_s
+        num_arrivals, silence_s = len(kept_s), now_s - last_arrival_s
+        if num_arrivals == MAX_ARRIVALS:
+            window_start_s = max(window_start_s, float(kept_s[0]))
         extended_s = min(num_arrivals * silence_s / MAX_MISSED_ARRIVALS, self._window_s)
-        return rows, max(now_s - window_start_s, MIN_WINDOW_S, extended_s)
+        return num_arrivals, max(now_s - window_start_s, MIN_WINDOW_S, extended_s)

@@ -74,6 +74,8 @@ class RequestLedger:
             self._prefix_hit_rate,
         )
         self._arrivals = Arrivals()
+        self._learned_by_user: dict[str, Floats] = {}
+        self._num_learned = -1  # rows of these columns; -1: to be computed again
 
     def add(self, request: Request, *, cached_tokens: int = 0) -> InvalidSlo | None:
         """Add a request that arrives.
@@ -107,6 +109,7 @@ class RequestLedger:
         is_new_user = not self._users.knows(slo.user, now_s)
         columns["user"][row] = self._users.open(slo.user, now_s)
         if is_new_user:
+            self._num_learned = -1
             for learner in self._learners:
                 learner.begin(int(columns["user"][row]))
         columns["cached_tokens"][row] = cached_tokens
@@ -174,6 +177,7 @@ class RequestLedger:
         if row is None:
             return
         self._stale.discard(request_id)
+        self._num_learned = -1
         program, user = (int(self._columns[name][row]) for name in ("program", "user"))
         request = self._requests[row]
         output_tokens = request.num_output_tokens
@@ -263,14 +267,16 @@ class RequestLedger:
 
     def _learned(self, users: Ints) -> dict[str, Floats]:
         """The columns that are learned from the ended requests of each request's user."""
-        numbers = np.arange(users.max(initial=-1) + 1)  # typically far fewer than requests
-        learned = {
-            "length_ratio": self._length_bias.ratios(numbers),
-            "future_ratio": self._future_bias.ratios(numbers),
-            "default_length": self._default_length.lengths(numbers),
-            "prefix_hit_rate": self._prefix_hit_rate.rates(numbers),
-        }
-        return {name: values.take(users, axis=0) for name, values in learned.items()}
+        num_users = int(users.max(initial=-1)) + 1  # typically far fewer than requests
+        if self._num_learned < num_users:
+            numbers, self._num_learned = np.arange(num_users), num_users
+            self._learned_by_user = {
+                "length_ratio": self._length_bias.ratios(numbers),
+                "future_ratio": self._future_bias.ratios(numbers),
+                "default_length": self._default_length.lengths(numbers),
+                "prefix_hit_rate": self._prefix_hit_rate.rates(numbers),
+            }
+        return {name: values.take(users, axis=0) for name, values in self._learned_by_user.items()}
 
     def _read(self, rows: list[int], state: RequestState) -> None:
         """Copy vLLM's counts of these requests into their rows."""

@@ -7,8 +7,8 @@
 - `step_timer.StepTimer`: the duration of each step.
 
 vLLM's scheduler interface is not public. So vLLM is pinned exactly, its methods are overridden in
-this module only (simulations subclass it to count), and a contract test lists every attribute of
-vLLM that is used.
+this module only (simulations subclass it, to count and to be fast), and a contract test lists every
+attribute of vLLM that is used.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import virtual_engine
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.drive.stopping import DrainCondition, StoppingEngine
+from serving.sim.workloads.tasks import BACKLOG_PROGRAMS
 
 CAPACITY_SEEDS = (0, 1, 2)
-NUM_PROGRAMS = 400
 DRAINED_SHARE = 0.7
 """Share of the backlog's tokens over which the rate is measured; afterwards the batch empties."""
 
@@ -29,7 +29,7 @@ class CapacityExperiment:
 
     config: ExperimentConfig
     seed: int
-    num_programs: int = NUM_PROGRAMS
+    num_programs: int = BACKLOG_PROGRAMS
     kind: str = field(default="capacity", init=False)
 
     @property
@@ -57,6 +57,15 @@ class CapacityExperiment:
         )
         assert drained.reached_s is not None, "nothing is dropped, so all tokens are computed"
         return {"programs_s": DRAINED_SHARE * self.num_programs / drained.reached_s}
+
+
+def measurements_of(config: ExperimentConfig) -> list[CapacityExperiment]:
+    """The experiments whose documents give a config's capacity, by `capacity_of`."""
+    num_programs = config.source.backlog_programs
+    return [
+        CapacityExperiment(config=config, seed=seed, num_programs=num_programs)
+        for seed in CAPACITY_SEEDS
+    ]
 
 
 def capacity_of(documents: Sequence[Mapping[str, Any]]) -> float:

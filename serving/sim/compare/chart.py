@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.sim.compare.compare import Comparison, label_of
+from serving.sim.compare.seeds import seeds_text
 from serving.sim.metrics.outcome import LEVELS, Outcome
 from serving.slo import SloKind
 
@@ -75,10 +76,10 @@ def draw(comparison: Comparison, path: Path) -> None:
 def _title(comparison: Comparison) -> str:
     plan, config = comparison.plan, comparison.plan.config
     how = "simulated" if plan.live is None else "measured"
-    seeds = f"{plan.num_seeds} seed" + ("s" if plan.num_seeds > 1 else "")
     return (
         f"{config.source.name}, {how}: window {config.window_s:g} s after "
-        f"{config.warmup_s:g} s, {seeds}; 1.0x = {comparison.capacity_programs_s:.2f} programs/s\n"
+        f"{config.warmup_s:g} s, {seeds_text(plan.seeds)}; 1.0x = "
+        f"{comparison.capacity_programs_s:.2f} programs/s\n"
         f"{config.machine.step_cost.name}"
     )
 
@@ -101,7 +102,7 @@ def _goodput(axes: Axes, comparison: Comparison, index: int, unit: str) -> None:
         values = [[each[index] for each in comparison.goodputs(label, load)] for load in loads]
         means = [statistics.fmean(each) for each in values]
         axes.plot(loads, means, label=label, linewidth=1.8, markersize=6, **_style(place))
-        if comparison.plan.num_seeds > 1:
+        if len(comparison.plan.seeds) > 1:
             lows, highs = [min(each) for each in values], [max(each) for each in values]
             axes.fill_between(loads, lows, highs, color=_style(place)["color"], alpha=0.12)
     if comparison.bounds:

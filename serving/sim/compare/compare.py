@@ -9,18 +9,19 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
+from serving.sim.compare.capacity import CAPACITY_SEEDS, capacity_of, measurements_of
 from serving.sim.compare.experiment_config import ExperimentConfig, Scaling
 from serving.sim.compare.experiments import BoundExperiment, Experiment, Task, bound_of
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask, machine_of
-from serving.sim.compare.runner import CompletedTask, Runner
+from serving.sim.compare.runner import Runner
+from serving.sim.compare.seeds import check_seeds
+from serving.sim.compare.task_progress import Progress, TrackedTasks
 from serving.sim.drive.live_scale import LiveSettings, scale_of
 from serving.sim.metrics.outcome import Outcome
 from serving.step_cost import Machine
 from serving.workload_errors import CodeChanged, InvalidWorkload
 
 MAX_LOAD = 100.0
-MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Plan:
 
     Attributes:
         loads: multiples of the workload's capacity, ascending.
-        num_seeds: seeds 0, 1, ... of arrivals, lengths and prediction errors.
+        seeds: of arrivals, lengths and prediction errors; each at least 0 and only once.
         live: None: simulate the policies. Otherwise measure them on the real engine; its
             simulated counterpart then replaces the config's machine for capacity and bound.
     Raises:
@@ -39,7 +40,7 @@ class Plan:
     config: ExperimentConfig
     policies: tuple[PolicySpec, ...]
     loads: tuple[float, ...]
-    num_seeds: int
+    seeds: tuple[int, ...]
     with_bound: bool = True
     live: LiveSettings | None = None
 
@@ -57,14 +58,12 @@ class Plan:
                 raise InvalidWorkload("load", load, f"must be above 0 and at most {MAX_LOAD:g}")
         if not self.loads or len(set(self.loads)) < len(self.loads):
             raise InvalidWorkload("loads", self.loads, "give at least one load, and each only once")
-        if not 1 <= self.num_seeds <= MAX_SEEDS:
-            reason = f"must be between 1 and {MAX_SEEDS}"
-            raise InvalidWorkload("seeds", self.num_seeds, reason)
+        check_seeds(self.seeds)
 
     @property
     def num_tasks(self) -> int:
         """Tasks of the whole comparison, those that measure the capacity included."""
-        points = len(self.loads) * self.num_seeds
+        points = len(self.loads) * len(self.seeds)
         measurements = len(CAPACITY_SEEDS) + (self.live is not None)
         return measurements + points * (len(self.policies) + self.with_bound)
 
@@ -110,7 +109,7 @@ class Comparison:
 
     def of(self, policy: str, load: float) -> list[Outcome]:
         """A policy's outcomes at a load, one per seed."""
-        return [self.outcomes[Run(policy, load, seed)] for seed in range(self.plan.num_seeds)]
+        return [self.outcomes[Run(policy, load, seed)] for seed in self.plan.seeds]
 
     def goodputs(self, policy: str, load: float) -> list[Goodputs]:
         """A policy's goodputs at a load, one per seed."""
@@ -119,29 +118,7 @@ class Comparison:
 
     def bounds_at(self, load: float) -> list[Goodputs]:
         """The upper bounds at a load, one per seed; empty if the plan has none."""
-        seeds = range(self.plan.num_seeds) if self.bounds else ()
-        return [self.bounds[load, seed] for seed in seeds]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a comparison is.
-
-    Attributes:
-        part: "machine" if the real engine is measured, then "capacity", then "bounds" and "runs".
-        num_done, num_tasks: of all parts.
-        latest: the task that completed last; None before the first one of the part.
-        done_weight: sum of Task.weight over the part's tasks that were computed; cached results
-            do not count.
-        left_weight: sum of Task.weight over the part's tasks that have not completed.
-    """
-
-    part: str
-    num_done: int
-    num_tasks: int
-    latest: CompletedTask | None
-    done_weight: float
-    left_weight: float
+        return [self.bounds[load, seed] for seed in self.plan.seeds if self.bounds]
 
 
 def label_of(policy: PolicySpec) -> str:
@@ -176,7 +153,7 @@ def compare(
         InvalidWorkload, TraceMissing, BadTrace: the config yields no programs.
     """
     plan.config.generate_load(rate_per_s=1.0, seed=0)  # fails now if the config has no programs
-    tracked = _TrackedTasks(plan.num_tasks, on_progress)
+    tracked = TrackedTasks(plan.num_tasks, on_progress)
     if plan.live is not None:
         assert live_runner is not None, "a live plan needs a live runner"
         if live_runner.code != runner.code:
@@ -184,53 +161,76 @@ def compare(
         [document] = tracked.run("machine", live_runner, [MachineTask(plan.live)])
         plan = replace(plan, config=_on_machine(plan.config, machine_of(document), plan.live))
     config = plan.config
-    measurements = [CapacityExperiment(config=config, seed=seed) for seed in CAPACITY_SEEDS]
-    capacity = capacity_of(tracked.run("capacity", runner, measurements))
-    config.check(rate_per_s=min(plan.loads) * capacity, num_seeds=plan.num_seeds)
-    experiments, bounds = _experiments(plan, capacity)
+    capacity = capacity_of(tracked.run("capacity", runner, measurements_of(config)))
+    points = points_of(plan, capacity)
     if plan.live is None:
-        results = tracked.run("runs", runner, [*bounds.values(), *experiments.values()])
-        bound_results, run_results = results[: len(bounds)], results[len(bounds) :]
+        results = tracked.run("runs", runner, points.tasks)
     else:
         assert live_runner is not None, "a live plan needs a live runner"
-        bound_results = tracked.run("bounds", runner, list(bounds.values()))
+        results = tracked.run("bounds", runner, list(points.bounds.values()))
         runner.close()
-        live = [LiveExperiment(each) for each in experiments.values()]
-        run_results = tracked.run("runs", live_runner, live)
+        live = [LiveExperiment(each) for each in points.experiments.values()]
+        results += tracked.run("runs", live_runner, live)
+    return comparison_of(plan, capacity, points, results, code=runner.code)
+
+
+class Points(NamedTuple):
+    """The experiments of a plan whose capacity is known."""
+
+    experiments: Mapping[Run, Experiment]
+    bounds: Mapping[tuple[float, int], BoundExperiment]
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The bounds, then the runs."""
+        return [*self.bounds.values(), *self.experiments.values()]
+
+
+def comparison_of(
+    plan: Plan, capacity: float, points: Points, results: Sequence[Mapping[str, Any]], *, code: str
+) -> Comparison:
+    """The comparison with these results.
+
+    Args:
+        capacity: programs per second.
+        results: of all `points.tasks`, in their order.
+        code: version of the code that computed them.
+    """
+    num_bounds = len(points.bounds)
+    bounds, runs = results[:num_bounds], results[num_bounds:]
     return Comparison(
         plan,
         capacity,
         {
             run: Outcome.from_document(each)
-            for run, each in zip(experiments, run_results, strict=True)
+            for run, each in zip(points.experiments, runs, strict=True)
         },
-        {key: Goodputs(*bound_of(each)) for key, each in zip(bounds, bound_results, strict=True)},
-        max(each["trace_repeats"] for each in run_results),
-        runner.code,
+        {key: Goodputs(*bound_of(each)) for key, each in zip(points.bounds, bounds, strict=True)},
+        max(each["trace_repeats"] for each in runs),
+        code,
     )
 
 
-def _experiments(
-    plan: Plan, capacity: float
-) -> tuple[dict[Run, Experiment], dict[tuple[float, int], BoundExperiment]]:
+def points_of(plan: Plan, capacity: float) -> Points:
+    """The experiments of a plan at a capacity in programs per second; raises like `compare`."""
     config = plan.config
+    config.check(rate_per_s=min(plan.loads) * capacity, seeds=plan.seeds)
     rates = {load: load * capacity for load in plan.loads}
-    seeds = range(plan.num_seeds)
     experiments = {
         Run(label_of(policy), load, seed): Experiment(
             config=config, policy=policy, load=load, rate_per_s=rates[load], seed=seed
         )
         for policy in plan.policies
         for load in plan.loads
-        for seed in seeds
+        for seed in plan.seeds
     }
     bounds = {
         (load, seed): BoundExperiment(config=config, load=load, rate_per_s=rates[load], seed=seed)
         for load in plan.loads
-        for seed in seeds
+        for seed in plan.seeds
         if plan.with_bound
     }
-    return experiments, bounds
+    return Points(experiments, bounds)
 
 
 def _on_machine(config: ExperimentConfig, machine: Machine, live: LiveSettings) -> ExperimentConfig:
@@ -242,32 +242,3 @@ def _on_machine(config: ExperimentConfig, machine: Machine, live: LiveSettings) 
         step_tokens=live.step_tokens,
         scaling=Scaling(live, scale_of(machine, live)),
     )
-
-
-class _TrackedTasks:
-    """Runs tasks and reports progress."""
-
-    def __init__(self, num_tasks: int, on_progress: Callable[[Progress], None]) -> None:
-        self._num_tasks = num_tasks
-        self._on_progress = on_progress
-        self._num_done = 0
-
-    def run(self, part: str, runner: Runner, tasks: Sequence[Task]) -> list[dict[str, Any]]:
-        """The results of all tasks, in their order."""
-        done_weight, left_weight = 0.0, sum(task.weight for task in tasks)
-        results: list[dict[str, Any]] = [{} for _ in tasks]
-
-        def report(latest: CompletedTask | None) -> None:
-            progress = Progress(
-                part, self._num_done, self._num_tasks, latest, done_weight, left_weight
-            )
-            self._on_progress(progress)
-
-        report(None)
-        for done in runner.run(tasks):
-            results[done.task_index] = done.result
-            self._num_done += 1
-            left_weight -= done.task.weight
-            done_weight += 0.0 if done.from_cache else done.task.weight
-            report(done)
-        return results

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -126,6 +126,15 @@ class ExperimentConfig:
         LengthErrors(bias=self.length_bias)
         FutureErrors(bias=self.future_bias)
 
+    @property
+    def named_arrivals(self) -> str | None:
+        """The process that was asked for, or the workload's own.
+
+        None: the trace's own times, or a Poisson process that was not asked for.
+        """
+        own = self.source.arrivals
+        return self.arrivals or (own if own != "poisson" else None)
+
     def predictions_of(self, seed: int) -> Predictions:
         """The predictions that schedulers see; the errors of two seeds are independent."""
         predictions = self.no_predictions
@@ -146,8 +155,8 @@ class ExperimentConfig:
         limit = self.scaling.settings.most_call_tokens
         return scaled_predictions(predictions, self.scaling.scale, most_call_tokens=limit)
 
-    def check(self, *, rate_per_s: float, num_seeds: int) -> None:
-        """Check that `generate_load` has programs for all seeds at this rate and higher ones.
+    def check(self, *, rate_per_s: float, seeds: Sequence[int]) -> None:
+        """Check that `generate_load` has programs for these seeds at this rate and higher ones.
 
         Raises:
             InvalidWorkload, TraceMissing, BadTrace: as check_trace_timing, for a trace that keeps
@@ -158,7 +167,7 @@ class ExperimentConfig:
         check_trace_timing(
             self.source,
             rate_per_s=rate_per_s * self._time_scale,
-            num_seeds=num_seeds,
+            seeds=seeds,
             until_s=self.warmup_s / self._time_scale + self.window_s / self._time_scale,
         )
 
@@ -226,6 +235,10 @@ class ExperimentConfig:
             "future_bias": self.future_bias,
             "unsteadiness": self.unsteadiness,
         }
+
+    def machine_seconds_at(self, load: float) -> float:
+        """Seconds that a machine at load 1 is busy with the programs until the window's end."""
+        return load * (self.warmup_s + self.window_s)
 
     def programs_at(self, rate_per_s: float) -> float:
         """Mean number of programs that arrive until the window's end."""

@@ -62,8 +62,8 @@ class Experiment:
 
     @property
     def weight(self) -> float:
-        """Proportional to the number of programs."""
-        return self.config.programs_at(self.rate_per_s)
+        """The machine's time that its programs take: comparable between workloads."""
+        return self.config.machine_seconds_at(self.load)
 
     def key(self) -> dict[str, Any]:
         """Everything that its outcome depends on, except the code; JSON-safe."""
@@ -110,8 +110,8 @@ class BoundExperiment:
 
     @property
     def weight(self) -> float:
-        """Proportional to the number of programs."""
-        return self.config.programs_at(self.rate_per_s)
+        """The machine's time that its programs take: comparable between workloads."""
+        return self.config.machine_seconds_at(self.load)
 
     def key(self) -> dict[str, Any]:
         """Everything that the bound depends on, except the code; JSON-safe."""
@@ -165,7 +165,8 @@ def virtual_engine(
     if longest > kv_tokens:
         reason = f"the machine's KV cache holds {kv_tokens:,} tokens: make the call shorter"
         raise InvalidWorkload("longest call, tokens", longest, reason)
-    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
+    from serving.sim.drive.steady_engine import SteadyEngine
+    from serving.sim.drive.virtual_engine import VirtualConfig
 
     engine_config = VirtualConfig(
         policy=policy,
@@ -175,7 +176,7 @@ def virtual_engine(
         max_model_tokens=max(DEFAULT_CONTEXT_TOKENS, 1 << (longest - 1).bit_length()),
         prefix_caching=config.prefix_caching,
     )
-    engine: SteppedEngine = VirtualEngine(engine_config, clock)
+    engine: SteppedEngine = SteadyEngine(engine_config, clock)
     return engine
 
 

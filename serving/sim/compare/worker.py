@@ -25,7 +25,7 @@ def prepare() -> None:
     import serving.sim.compare.capacity
     import serving.sim.drive.live
     import serving.sim.drive.replaying_engine
-    import serving.sim.drive.virtual_engine  # noqa: F401
+    import serving.sim.drive.steady_engine  # noqa: F401
 
 
 def work(task: Task) -> dict[str, Any]:

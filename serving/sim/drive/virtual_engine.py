@@ -7,7 +7,7 @@ accepted, and the end token at the request's true length. Policies do not see th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,8 @@ from serving.step_cost import Composition
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
-_WORD, _END = 7, 1  # token ids: of every output token, and of the end of an answer
+WORD, _END = 7, 1
+"""Token ids: of every output token, and of the end of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class VirtualEngine:
         clock: returns seconds; the scheduler reads it instead of the machine's clock.
     """
 
-    scheduler_class = SloScheduler
+    scheduler_class: type[Any] = SloScheduler
 
     def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
         vllm_config = _engine_arguments(config).create_engine_config()
@@ -140,7 +141,7 @@ class VirtualEngine:
         """Let the scheduler plan the next step; `finish_step` must follow."""
         assert self._step is None, "a step must be finished before the next is planned"
         self._step = self.scheduler.schedule()
-        for request_id, tokens in self._step.num_scheduled_tokens.items():
+        for request_id, tokens in self._planned(self._step).items():
             request = self.scheduler.requests[request_id]
             drafts = len(self._step.scheduled_spec_decode_tokens.get(request_id, ()))
             context = request.num_computed_tokens - tokens
@@ -152,7 +153,7 @@ class VirtualEngine:
         """Give the scheduler the simulated model output of the planned step."""
         step, self._step = self._step, None
         assert step is not None, "a step must be planned before it is finished"
-        ids = list(step.num_scheduled_tokens)
+        ids = list(self._planned(step))
         drafts = step.scheduled_spec_decode_tokens
         sampled = [self._sampled(each, len(drafts.get(each, ()))) for each in ids]
         outputs = self.scheduler.update_from_output(
@@ -172,6 +173,11 @@ class VirtualEngine:
                     self._forget(output.request_id)
                     ended.append(_ended(output))
         return Progress(tokens, tuple(ended))
+
+    def _planned(self, step: SchedulerOutput) -> Mapping[str, int]:
+        """Request id -> its tokens in a step, of the requests that have an output to simulate."""
+        planned: Mapping[str, int] = step.num_scheduled_tokens
+        return planned
 
     def _count_recomputed(self, request_id: str, context: int, tokens: int) -> None:
         """A request with a shorter context than it once had has lost KV cache."""
@@ -196,33 +202,14 @@ class VirtualEngine:
             return []
         remaining = self._output_tokens[request_id] - request.num_output_tokens
         count = min(1 + min(num_drafts, self._config.accepted_tokens), remaining)
-        return [_WORD] * (count - 1) + [_END if count == remaining else _WORD]
+        return [WORD] * (count - 1) + [_END if count == remaining else WORD]
 
     def _draft(self, request_ids: Iterable[str]) -> None:
         """Draft the next tokens of these requests, unless they have ended."""
         if self._config.drafted_tokens:
             unfinished = [each for each in request_ids if each in self.scheduler.requests]
-            drafts = [[_WORD] * self._config.drafted_tokens for _ in unfinished]
+            drafts = [[WORD] * self._config.drafted_tokens for _ in unfinished]
             self.scheduler.update_draft_token_ids(DraftTokenIds(unfinished, drafts))
-
-
-class VirtualReplica(VirtualEngine):
-    """The production scheduler on a simulated machine, one of several.
-
-    Args:
-        clock: returns seconds; each replica has its own, as their steps differ in time.
-    """
-
-    def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
-        super().__init__(config, clock)
-        self.slots = config.slots
-        self.kv_blocks = self.free_blocks
-        self.caches_prefixes = config.prefix_caching
-
-    def has_begun(self, request_id: str) -> bool:
-        """Whether a request that has not ended has been part of a planned step."""
-        request = self.scheduler.requests.get(request_id)
-        return request is not None and request.num_computed_tokens > 0
 
 
 def _ended(output: Any) -> Ended:

@@ -155,6 +155,18 @@ TOOLS = _deviations(prompt=(690, 356), output=(116, 66))
 REASONING = _deviations(prompt=(127, 83), output=(4693, 1442))  # the thinking
 REASONING_RESPONSE = by_mean_and_std(mean=803, std=280)
 
+# Splitwise, section III: medians; the means are those of its public trace.
+CODE_COMPLETION = _medians(prompt=(2048, 1500), output=(28, 13), cap=8192)
+
+# Mooncake (2025), table 2, synthetic trace: means; the medians are assumed.
+DOCUMENTS = _medians(prompt=(15325, 12000), output=(149, 100), cap=65536)
+
+# TraceLab (2026), Codex, new tokens of a call: a quarter of P50 and P90, as the machines are small.
+AGENT_TURN = LengthPair(
+    by_median_and_quantile(median=886 / 4, upper=8310 / 4, level=0.9, cap=2048),
+    by_median_and_quantile(median=184 / 4, upper=939 / 4, level=0.9, cap=1024),
+)
+
 # Bari et al., table 1 (openchat_sharegpt4): median, P90. Its standard deviation of the decode
 # length (101) contradicts its P90, 419 above the median, and is not used.
 SHAREGPT = LengthPair(

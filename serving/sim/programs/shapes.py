@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from serving.sim.programs.lengths import MAX_CALL_TOKENS, LengthPair
+from serving.sim.programs.lengths import AGENT_TURN, MAX_CALL_TOKENS, LengthPair
 from serving.sim.programs.programs import Call, Stage
 
 TOOL_MEDIAN_S = 1.0
@@ -31,6 +31,14 @@ THOUGHTS = 3
 """Depth of the tree, and thoughts per step. Source: Tempo, section 6.1."""
 
 _MEAN_TURNS, _TURNS_STD, _MAX_TURNS = 2.7, 1.1, 8
+
+LONG_LOOP_CALLS = (20, 100)
+"""Fewest and most calls of a long loop."""
+
+_P90_CALLS, _P99_CALLS = 20, 86  # TraceLab (2026): steps that tools start within a request
+_CALLS_EXPONENT = math.log(10) / math.log(_P99_CALLS / _P90_CALLS)
+_FIRST_CONTEXT_TOKENS = 2_000
+_MAX_CONTEXT_TOKENS = 60_000
 
 
 def deep_research(rng: np.random.Generator, *, totals: LengthPair) -> tuple[Stage, ...]:
@@ -73,10 +81,39 @@ def tool_loop(rng: np.random.Generator, *, turns: LengthPair) -> tuple[Stage, ..
     are per turn or per request; per turn is assumed), and a tool of about TOOL_MEDIAN_S (assumed).
     """
     drawn = round(rng.normal(_MEAN_TURNS, _TURNS_STD))
-    context = 0
+    return _loop(rng, min(max(drawn, 1), _MAX_TURNS), turns, most_tokens=MAX_CALL_TOKENS)
+
+
+def long_tool_loop(rng: np.random.Generator) -> tuple[Stage, ...]:
+    """A loop like `tool_loop` of 20 to 100 calls, as of a coding agent.
+
+    The number of calls has the Pareto tail through the P90 and P99 of TraceLab (2026). The context
+    begins with a system prompt and a task of _FIRST_CONTEXT_TOKENS, and each call appends a turn of
+    the lengths AGENT_TURN, up to a prompt of _MAX_CONTEXT_TOKENS (both assumed).
+    """
+    fewest, most = LONG_LOOP_CALLS
+    num_calls = min(round(fewest * (1.0 - rng.random()) ** (-1.0 / _CALLS_EXPONENT)), most)
+    return _loop(
+        rng,
+        num_calls,
+        AGENT_TURN,
+        context=_FIRST_CONTEXT_TOKENS,
+        most_tokens=_MAX_CONTEXT_TOKENS,
+    )
+
+
+def _loop(
+    rng: np.random.Generator,
+    num_turns: int,
+    turns: LengthPair,
+    *,
+    context: int = 0,
+    most_tokens: int,
+) -> tuple[Stage, ...]:
+    """Turns of one call each; a prompt repeats the context, and is cut at most_tokens."""
     stages = []
-    for turn in range(min(max(drawn, 1), _MAX_TURNS)):
-        prompt = min(context + turns.prompt.sample(rng), MAX_CALL_TOKENS)
+    for turn in range(num_turns):
+        prompt = min(context + turns.prompt.sample(rng), most_tokens)
         call = Call(prompt, turns.output.sample(rng), shared_prefix_tokens=prompt)
         stages.append(Stage((call,), tool_seconds(rng) if turn else 0.0))
         context = prompt + call.output_tokens

@@ -18,7 +18,8 @@ import numpy as np
 
 from serving.sim.metrics.goodput import stream_end_s
 from serving.sim.programs.programs import Program
-from serving.sim.workloads.arrivals import ARRIVALS
+from serving.sim.workloads.arrivals import ARRIVALS, IN_A_WINDOW
+from serving.sim.workloads.tasks import BACKLOG_PROGRAMS
 from serving.sim.workloads.trace_files import MAX_ANSWER_TOKENS, LongestCall, Trace, read_trace
 from serving.sim.workloads.trace_order import TraceOrder, trace_order, trace_timing
 from serving.sim.workloads.trace_rescaling import TraceTiming
@@ -68,6 +69,19 @@ class Source:
     def max_tokens(self) -> int:
         """The max_tokens of every call, which policies see; no answer is longer."""
         return WORKLOADS[self.name].max_tokens if self.trace is None else MAX_ANSWER_TOKENS
+
+    @property
+    def arrivals(self) -> str:
+        """One of ARRIVALS: how its programs arrive unless another process is asked for.
+
+        Requests of a trace have their own times instead.
+        """
+        return WORKLOADS[self.name].arrivals if self.trace is None else "poisson"
+
+    @property
+    def backlog_programs(self) -> int:
+        """Programs of the backlog on which its capacity is measured."""
+        return WORKLOADS[self.name].backlog_programs if self.trace is None else BACKLOG_PROGRAMS
 
     @property
     def file_name(self) -> str | None:
@@ -147,7 +161,7 @@ class GeneratedLoad(NamedTuple):
 
 
 def check_trace_timing(
-    source: Source, *, rate_per_s: float, num_seeds: int, until_s: float
+    source: Source, *, rate_per_s: float, seeds: Sequence[int], until_s: float
 ) -> None:
     """Check that a trace's own times can be scaled to this rate, and so to higher ones.
 
@@ -158,7 +172,7 @@ def check_trace_timing(
         TraceMissing, BadTrace: as Source.read.
     """
     trace = source.read()
-    for seed in range(num_seeds if trace.requests else 0):
+    for seed in seeds if trace.requests else ():
         source.fit_rate(trace_timing(trace, seed=seed), rate_per_s, until_s)
 
 
@@ -182,8 +196,8 @@ def generate_load(
     Args:
         warmup_s: length of the warm-up before the window; at least 0.
         window_s: length of the window.
-        arrivals: one of ARRIVALS; None: the trace's own times if it has any, else Poisson. After
-            the window "burst" continues as Poisson arrivals.
+        arrivals: one of ARRIVALS; None: the trace's own times if it has any, else
+            Source.arrivals. After the window those IN_A_WINDOW continue as Poisson arrivals.
     Raises:
         InvalidWorkload: a value is out of range, or the trace's times cannot be scaled.
         TraceMissing, BadTrace: as Source.read.
@@ -210,9 +224,10 @@ def generate_load(
         num_trace_programs, programs_at = len(order.programs), order.programs_at
         if arrivals is None and order.timing is not None:
             return _with_own_timing(source, order, rate_per_s, (warmup_s, window_end_s))
-    head_s = _process(arrivals or "poisson", seed, rate_per_s, window_end_s)
+    process = arrivals or source.arrivals
+    head_s = _process(process, seed, rate_per_s, window_end_s)
     decided_s = _decided_s(programs_at(head_s), (warmup_s, window_end_s))
-    after = "poisson" if arrivals in (None, "burst") else arrivals
+    after = "poisson" if process in IN_A_WINDOW else process
     tail_s = _process(after, seed, rate_per_s, decided_s - window_end_s, b"after the window")
     programs = programs_at([*head_s, *(window_end_s + time_s for time_s in tail_s)])
     repeats = len(programs) // num_trace_programs if num_trace_programs else 0

@@ -9,8 +9,8 @@ import numpy as np
 
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.sim.workloads.arrivals import poisson, rescaled
+from serving.sim.workloads.tasks import STAGE_DEADLINE_S, TBT_S, TTFT_S
 from serving.sim.workloads.trace_files import Trace, TraceRequest, Workflow
-from serving.sim.workloads.workloads import STAGE_DEADLINE_S, TBT_S, TTFT_S
 from serving.slo import SloKind
 from serving.workload_errors import InvalidWorkload
 

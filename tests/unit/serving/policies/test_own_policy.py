@@ -89,7 +89,7 @@ def test_policies_that_would_be_shown_under_one_name_are_refused_or_distinguishe
 
     def plan(*names: str) -> Plan:
         specs = tuple(map(PolicySpec, names))
-        return Plan(config=config, policies=specs, loads=(1.0,), num_seeds=1)
+        return Plan(config=config, policies=specs, loads=(1.0,), seeds=(0,))
 
     with pytest.raises(InvalidWorkload, match="under one name"):
         plan(f"{file}:mine", f"{other}:mine")

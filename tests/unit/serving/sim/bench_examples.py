@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from serving.policies.table import PolicySpec
 from serving.sim.compare.capacity import CapacityExperiment
-from serving.sim.compare.compare import Comparison, Plan, compare
+from serving.sim.compare.compare import Comparison, Goodputs, Plan, Run, compare
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import BoundExperiment, Experiment, Task
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask
 from serving.sim.compare.result_cache import ResultCache
 from serving.sim.compare.runner import CompletedTask, Runner, key_of
 from serving.sim.drive.stepped import Ended, Progress
-from serving.sim.metrics.outcome import CURVES, LEVELS
+from serving.sim.metrics.outcome import CURVES, LEVELS, Outcome
 from serving.sim.workloads.load_generator import Source
 from serving.slo import Slo
 from serving.step_cost import Composition
@@ -141,13 +141,38 @@ def make_plan(*policies: str, **changes: Any) -> Plan:
         "config": CODER,
         "policies": tuple(map(PolicySpec, policies or ("fcfs", "edf"))),
         "loads": (0.7, 2.0),
-        "num_seeds": 2,
+        "seeds": (0, 1),
     }
     return Plan(**arguments | changes)
 
 
 def make_comparison(*policies: str, **changes: Any) -> Comparison:
     return compare(make_plan(*policies, **changes), InProcessRunner())
+
+
+def hand_made(
+    goodputs: Mapping[str, tuple[float, float]], bound: tuple[float, float] | None
+) -> Comparison:
+    """A comparison at 1.0x: policy -> the means of (tokens, requests) over two seeds."""
+    plan = make_plan(*goodputs, loads=(1.0,), with_bound=bound is not None)
+    curves: dict[str, tuple[float, ...]] = dict.fromkeys(CURVES, ())
+    outcomes = {
+        Run(policy, 1.0, seed): Outcome(
+            make_report(tokens * (0.5 + seed), requests * (0.5 + seed)), curves
+        )
+        for policy, (tokens, requests) in goodputs.items()
+        for seed in plan.seeds
+    }
+    bounds = {(1.0, seed): Goodputs(*bound) for seed in plan.seeds} if bound else {}
+    return Comparison(plan, CAPACITY, outcomes, bounds, 0, "code")
+
+
+HAND_MADE = {
+    "one": hand_made({"fcfs": (100, 4), "edf": (200, 2), "calm": (300, 3)}, (600, 6)),
+    "two": hand_made({"fcfs": (0, 0), "edf": (0, 1), "calm": (50, 2)}, (100, 2)),
+    "three": hand_made({"fcfs": (80, 0), "edf": (40, 0), "calm": (0, 0)}, (90, 1)),
+}
+"""A suite's comparisons, with goodputs of 0 among them."""
 
 
 def run_concurrently(*works: Callable[[], object]) -> None:

@@ -51,7 +51,12 @@ def test_the_figure_names_the_workload_the_window_every_policy_and_that_it_is_si
     tmp_path: Path,
 ) -> None:
     text = svg_text(tmp_path, *MANY)
-    for words in ("coder, simulated: window 20 s after 5 s, 2 seeds", "upper bound", "0.7x", *MANY):
+    for words in (
+        "coder, simulated: window 20 s after 5 s, seeds 0-1",
+        "upper bound",
+        "0.7x",
+        *MANY,
+    ):
         assert words in text
     for words in ("TTFT of latency programs at 2x", "token goodput", "request goodput"):
         assert words in text

@@ -14,12 +14,13 @@ import pytest
 
 from serving.policies.table import PolicySpec
 from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment
-from serving.sim.compare.compare import Goodputs, Progress, Run, compare, label_of
+from serving.sim.compare.compare import Goodputs, Run, compare, label_of
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import BoundExperiment, Experiment
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask
 from serving.sim.compare.result_cache import ResultCache, code_version
 from serving.sim.compare.runner import key_of
+from serving.sim.compare.task_progress import Progress
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.workloads.load_generator import Source
 from serving.workload_errors import CodeChanged, InvalidWorkload
@@ -181,7 +182,7 @@ def test_a_trace_whose_times_cannot_be_scaled_for_a_seed_or_load_is_rejected_bef
     with pytest.raises(InvalidWorkload, match="52 requests of the trace arrive at once"):
         compare(make_plan("fcfs", config=config), runner)
     assert {type(task) for task in runner.computed} == {CapacityExperiment}
-    compare(make_plan("fcfs", config=config, num_seeds=1), runner)
+    compare(make_plan("fcfs", config=config, seeds=(0,)), runner)
     compare(make_plan("fcfs", config=config, loads=(2.0,)), runner)
     poisson = replace(config, arrivals="poisson")
     compare(make_plan("fcfs", config=poisson), runner)
@@ -241,7 +242,10 @@ def test_a_live_plan_scales_programs_to_the_engine_but_not_its_window() -> None:
         {"loads": (1.0, 1.0)},
         {"loads": (float("nan"),)},
         {"loads": (1e6,)},
-        {"num_seeds": 0},
+        {"seeds": ()},
+        {"seeds": (3, 3)},
+        {"seeds": (-1,)},
+        {"seeds": tuple(range(1001))},
     ],
 )
 def test_an_invalid_plan_raises_a_named_error(changes: dict[str, object]) -> None:

@@ -44,7 +44,7 @@ def azure(path: Path, seconds: list[float]) -> Source:
     return Source.file(path)
 
 
-@pytest.mark.parametrize("arrivals", [None, "poisson", "gamma", "burst"])
+@pytest.mark.parametrize("arrivals", [None, "poisson", "gamma", "burst", "day"])
 def test_programs_arrive_until_every_counted_program_is_decided(arrivals: str | None) -> None:
     load = make_load(arrivals=arrivals)
     from_s, to_s = load.window_s
@@ -129,7 +129,7 @@ def test_the_check_of_trace_times_rejects_exactly_the_rates_that_runs_reject(
         rejected.update((rate, seed) for seed in seeds)
         for num_seeds in (1, 2, 3):
             check = functools.partial(
-                check_trace_timing, source, rate_per_s=rate, num_seeds=num_seeds, until_s=80.0
+                check_trace_timing, source, rate_per_s=rate, seeds=range(num_seeds), until_s=80.0
             )
             assert is_rejected(check) is any(seed < num_seeds for seed in seeds)
     assert rejected == {(0.05, 1), (0.05, 2), (0.1, 2)}
@@ -144,7 +144,7 @@ def test_a_trace_without_different_times_needs_an_arrival_process(
     with pytest.raises(InvalidWorkload, match=message):
         make_load(source)
     with pytest.raises(InvalidWorkload, match=message):
-        check_trace_timing(source, rate_per_s=1.0, num_seeds=1, until_s=80.0)
+        check_trace_timing(source, rate_per_s=1.0, seeds=(0,), until_s=80.0)
     assert make_load(source, arrivals="poisson").programs
 
 

@@ -1,0 +1,60 @@
+"""Runs the tasks of comparisons part by part, and reports how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serving.sim.compare.experiments import Task
+from serving.sim.compare.runner import CompletedTask, Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a comparison, or several together, are.
+
+    Attributes:
+        part: "machine" if the real engine is measured, then "capacity", then "bounds" and "runs".
+        num_done, num_tasks: of all parts.
+        latest: the task that completed last; None before the first one of the part.
+        done_weight: sum of Task.weight over the part's tasks that were computed; cached results
+            do not count.
+        left_weight: sum of Task.weight over the part's tasks that have not completed.
+    """
+
+    part: str
+    num_done: int
+    num_tasks: int
+    latest: CompletedTask | None
+    done_weight: float
+    left_weight: float
+
+
+class TrackedTasks:
+    """Runs tasks and reports progress."""
+
+    def __init__(self, num_tasks: int, on_progress: Callable[[Progress], None]) -> None:
+        self._num_tasks = num_tasks
+        self._on_progress = on_progress
+        self._num_done = 0
+
+    def run(self, part: str, runner: Runner, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+        """The results of all tasks, in their order."""
+        done_weight, left_weight = 0.0, sum(task.weight for task in tasks)
+        results: list[dict[str, Any]] = [{} for _ in tasks]
+
+        def report(latest: CompletedTask | None) -> None:
+            progress = Progress(
+                part, self._num_done, self._num_tasks, latest, done_weight, left_weight
+            )
+            self._on_progress(progress)
+
+        report(None)
+        for done in runner.run(tasks):
+            results[done.task_index] = done.result
+            self._num_done += 1
+            left_weight -= done.task.weight
+            done_weight += 0.0 if done.from_cache else done.task.weight
+            report(done)
+        return results
