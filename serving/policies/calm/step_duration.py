@@ -70,16 +70,38 @@ class StepDuration(NamedTuple):
         return seconds / self.useful_share
 
 
-def step_duration_of(view: StepView, step_s: float) -> StepDuration:
+def step_duration_of(view: StepView, step_s: float, fullest_s: float = math.inf) -> StepDuration:
     """Steps of this duration, clamped between an empty and a full step.
 
     If that is a full step, expected_s is the fixed cost.
+
+    Args:
+        fullest_s: see `fullest_batch_s`.
     """
     base_s, full_s = view.model.base_s, _full_step_s(view)
     step_s = min(max(step_s, base_s + view.model.token_s), full_s)
     is_limited = step_s < full_s
-    share = max(1.0 - base_s / step_s, MIN_USEFUL_SHARE)
-    return StepDuration(step_s, is_limited, step_s if is_limited else base_s, share)
+    lasts_s = min(step_s, fullest_s)
+    share = max(1.0 - base_s / lasts_s, MIN_USEFUL_SHARE)
+    return StepDuration(step_s, is_limited, lasts_s if is_limited else base_s, share)
+
+
+def fullest_batch_s(view: StepView, programs: ProgramDemand, has_value: Flags) -> float:
+    """The longest that steps can be on average: with a decode in each slot, as far as memory goes.
+
+    The work of these programs is prefill and decodes in a given ratio. Steps beyond this duration
+    would have to compute more prefill than arrives: a longer limit leaves no more time for work.
+    """
+    model = view.model
+    tokens = float((programs.decode_tokens * programs.counts)[has_value].sum())
+    contexts = float((programs.context_tokens * programs.counts)[has_value].sum())
+    decode_s = tokens * (model.token_s + model.sequence_s) + contexts * model.context_s
+    total_s = float(programs.demand_s(model)[has_value].sum())
+    if decode_s <= 0.0:
+        return math.inf
+    in_memory = view.kv_tokens * tokens / max(contexts, 1.0)
+    decodes = max(min(view.slots, in_memory), 1.0)
+    return model.base_s + decodes * (decode_s / tokens) * (total_s / decode_s)
 
 
 def best_duration(
@@ -111,9 +133,10 @@ def best_duration(
         else _candidates_s(shortest_s, full_s)
     )
     demand_s = programs.demand_s(view.model)
-    values = _values(view, requests, programs, demand_s, value, durations_s)
+    fullest_s = fullest_batch_s(view, programs, value > 0)
+    values = _values(view, requests, programs, demand_s, value, durations_s, fullest_s)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
-    step = step_duration_of(view, float(durations_s[best]))
+    step = step_duration_of(view, float(durations_s[best]), fullest_s)
     expected_s = step.expected_s
     wanted_s = demand_s[value > 0]
     if not step.is_limited:
@@ -217,6 +240,7 @@ def _values(
     demand_s: Floats,
     value: Floats,
     durations_s: Floats,
+    fullest_s: float,
 ) -> Floats:
     """The total value of the served programs with each duration: (durations,)."""
     rows = programs.first
@@ -224,7 +248,7 @@ def _values(
     has_spare_time = demand_s[order].sum() <= PLANNING_UTILISATION * view.arrivals_s
     unlimited_s = _unlimited_s(view, demand_s[order])
     unlimited_s *= SPARE_TIME_FACTOR if has_spare_time else 1.0
-    lasts_s = np.minimum(durations_s, unlimited_s)
+    lasts_s = np.minimum(durations_s, min(unlimited_s, fullest_s))
     order = order[np.argsort(-value[order] / demand_s[order], kind="stable")]
     demand_s, value = demand_s[order], value[order]
     have_arrived = requests is view.arrivals
@@ -239,7 +263,7 @@ def _values(
         allowed_s / (PLANNING_MARGIN * serial),
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
-    useful_share = 1.0 - view.model.base_s / durations_s
+    useful_share = 1.0 - view.model.base_s / np.minimum(durations_s, fullest_s)
     capacity_s = PLANNING_UTILISATION * view.arrivals_s * useful_share
     values: Floats = _served(in_time, demand_s, capacity_s) @ value
     return values
