@@ -52,7 +52,6 @@ LIMITS: Limits = MappingProxyType(
         "pace": (0, 1e9),
         "margin": (0, 1000),
         "gate": (0, 1000),
-        "leftover": (0, 1),
         "frame_steps": (1, 1_000_000),
         "least_steps": (1, 1_000_000),
         "quantum_s": (1e-6, 1e9),

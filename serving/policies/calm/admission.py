@@ -18,7 +18,7 @@ from serving.policies.calm.step_duration import PLANNING_UTILISATION, StepDurati
 from serving.requests import Flags, Floats, Ints
 from serving.view import StepView
 
-HORIZONS_S: Floats = np.round(np.geomspace(0.5, 1000.0, 40), 2)
+HORIZONS_S: Floats = np.round(np.geomspace(0.05, 1000.0, 50), 3)
 """Seconds from now at which demand is compared with capacity; an even number of them."""
 
 MIN_SPAN_S = 1e-3
@@ -31,18 +31,6 @@ does not average out, however even demand is."""
 BLOCK_SIZE = 128
 """Programs that are tested together; if none of a block fits, no program of lower density is
 tested."""
-
-
-class Admitted(NamedTuple):
-    """The result of admission.
-
-    Attributes:
-        programs: flags of the programs that can be in time together, (m,).
-        spare: the share of machine time that is left.
-    """
-
-    programs: Flags
-    spare: float
 
 
 class DemandCurves(NamedTuple):
@@ -89,6 +77,8 @@ class ExpectedDemand(NamedTuple):
         slack_s: the part of allowed_s that it can wait, (k,).
         by_horizon: row i: machine seconds that the first i of them will demand by each horizon,
             (k + 1, horizons).
+        soon_s: row i: machine seconds that the first i of them will take in the next second if all
+            run as soon as they arrive, (k + 1,).
     """
 
     density: Floats
@@ -97,10 +87,18 @@ class ExpectedDemand(NamedTuple):
     allowed_s: Floats
     slack_s: Floats
     by_horizon: Floats
+    soon_s: Floats
 
     def above(self, density: Floats) -> Floats:
         """Expected demand of a higher density than each of these: (n, horizons)."""
-        return self.by_horizon[np.searchsorted(-self.density, -density, side="left")]
+        return self.by_horizon[self._num_above(density)]
+
+    def soon_above(self, density: Floats) -> Floats:
+        """What arrivals of a higher density than each of these take in the next second: (n,)."""
+        return self.soon_s[self._num_above(density)]
+
+    def _num_above(self, density: Floats) -> Ints:
+        return np.searchsorted(-self.density, -density, side="left")
 
 
 def expected_demand(
@@ -134,6 +132,9 @@ def expected_demand(
     np.maximum(wanted, 0.0, out=wanted)
     wanted *= (demand_s[order] / view.arrivals_s)[:, None]
     _accumulate(wanted)
+    first_s = np.minimum(step.with_fixed_cost(programs.first_prompts_s), demand_s)
+    latency_s = np.where(programs.is_stream, streamed_s, isolated_latency_s)
+    soon_s = first_s + (demand_s - first_s) * _share_of_next_second(latency_s)
     return ExpectedDemand(
         density[order],
         demand_s[order],
@@ -141,7 +142,13 @@ def expected_demand(
         allowed_s[order],
         slack_s[order],
         by_horizon,
+        np.append(0.0, np.cumsum(soon_s[order])) / view.arrivals_s,
     )
+
+
+def _share_of_next_second(latency_s: Floats) -> Floats:
+    """The mean share of even work of this duration that is done in the second of its arrival."""
+    return np.where(latency_s < 1.0, 1.0 - latency_s / 2, 0.5 / np.maximum(latency_s, 1.0))
 
 
 def utilisation_of(expected: ExpectedDemand, arrivals_s: float) -> float:
@@ -172,8 +179,8 @@ def utilisation_of(expected: ExpectedDemand, arrivals_s: float) -> float:
 
 def admit(
     curves: DemandCurves, density: Floats, expected: ExpectedDemand, *, utilisation: float
-) -> Admitted:
-    """Admit programs greedily by value per second of demand, the highest first.
+) -> Flags:
+    """Admit programs greedily by value per second of demand, the highest first: flags, (m,).
 
     Args:
         density: value / demand of each program, (m,); programs with 0 are not admitted.
@@ -196,8 +203,7 @@ def admit(
         admitted[block[fits]] = True
         if not fits.any():
             break
-    left = (capacity_s - taken - expected.by_horizon[-1]) / HORIZONS_S
-    return Admitted(admitted, max(float(left.min()), 0.0))
+    return admitted
 
 
 def _greedy(wanted: Floats, capacity: Floats, taken: Floats) -> tuple[Flags, Floats]:
@@ -260,7 +266,9 @@ def demand_curves_of(
     # A stream's first token is due with its prefill, the others later.
     first_share = (prompt_s + token_s) / (prompt_s + np.maximum(tokens, 1.0) * token_s)
     first_s = demand_s * np.where(is_stream, first_share, 0.0)
-    ahead_s = due_s - view.now_s
+    # A token is there at the end of its step: a prompt must be in the step before at the latest.
+    last_step_s = np.where(is_stream & (calls.uncomputed[first] > 0), step.step_s, 0.0)
+    ahead_s = due_s - view.now_s - last_step_s
     # A program that is past its due time has only the rest of its latency left.
     left_s = programs.isolated_latency_s(step.expected_s) + np.minimum(ahead_s, 0.0)
     lasts_s = np.where(is_stream, (tokens - 1.0) * requests.tbt_s[first], left_s)

@@ -25,6 +25,7 @@ from serving.policies.calm.program_demand import (
     expired,
     present_programs,
 )
+from serving.policies.calm.spare_time import in_spare_time
 from serving.policies.calm.step_duration import (
     StepDuration,
     backlog_duration,
@@ -71,7 +72,6 @@ def calm(
     pace: float = 0.0,
     margin: float = BEGIN_MARGIN,
     gate: float = MIN_GAIN,
-    leftover: float = 0.5,
     frame_steps: int = 10,
     least_steps: int = 4,
     fairness: float = 0.0,
@@ -92,8 +92,6 @@ def calm(
         gate: relative bonus on the value / demand of programs that have begun. Predictions change
             between plans by more than equal programs differ, and begun work that is displaced is
             lost.
-        leftover: share of the time left by admission for requests that will miss their SLO.
-            Best-effort requests may have all of it.
         frame_steps: steps between two plans, unless a request arrives or ends.
         least_steps: arrivals and ends within this many steps are answered by one plan; more steps
             with many requests (CROWD), fewer if steps are long (LONGEST_HOLD_S).
@@ -136,8 +134,8 @@ def calm(
     curves = demand_curves_of(view, calls, programs, demand_s, due_s, step)
     density = value / demand_s
     density[has_begun] *= 1.0 + gate
-    admission = admit(curves, density, expected, utilisation=utilisation)
-    admitted = admission.programs[programs.row_of]
+    admitted_programs = admit(curves, density, expected, utilisation=utilisation)
+    admitted = admitted_programs[programs.row_of]
     call_due_s = _call_due_s(calls, programs, due_s, step)
     key = call_due_s if urgent else -density[programs.row_of]
     can_wait = _can_wait(view, calls, call_due_s, step)
@@ -145,7 +143,7 @@ def calm(
     order = np.lexsort((key, can_wait, ranks))
     least_steps = _held_steps(view, least_steps, step)
     if save and not pace:
-        admitted_value = value * admission.programs
+        admitted_value = value * admitted_programs
         is_computed = calls.uncomputed[programs.first] == 0
         step = backlog_duration(
             view,
@@ -157,14 +155,25 @@ def calm(
             num_steps=frame_steps,
         )
         step = saving_duration(view, step, programs, admitted_value)
+    order = order[~to_drop(view, urgency.stay)[order]]
+    others = in_spare_time(
+        view,
+        calls,
+        programs,
+        order,
+        admitted=admitted,
+        density=density,
+        expected=expected,
+        utilisation=utilisation,
+        step=step,
+    )
     plan = build_plan(
         view,
         calls,
-        order[~to_drop(view, urgency.stay)[order]],
+        order,
         admitted=admitted,
+        others=others,
         urgency=urgency,
-        spare=np.where(view.requests.kind == BEST_EFFORT, 1.0, leftover) * admission.spare,
-        utilisation=utilisation,
         step=step,
         size=batch or view.slots,
         frame_steps=max(frame_steps, least_steps),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.calm.program_demand import MIN_S, Calls
+from serving.policies.calm.program_demand import Calls, seconds_added
 from serving.policies.calm.step_duration import StepDuration
 from serving.policies.prefill_decode import tokens_within
 from serving.policies.ranking import plan_of, without_weaker_memory_holders
 from serving.policies.urgency import BEST_EFFORT_DEADLINE_S, DeadlineClass, Urgency
-from serving.requests import BEST_EFFORT, Flags, Floats, Ints
+from serving.requests import BEST_EFFORT, Flags, Ints
 from serving.view import Plan, StepView
 
 MIN_PREFILL_TOKENS = 64
@@ -25,31 +25,23 @@ def build_plan(
     order: Ints,
     *,
     admitted: Flags,
+    others: Flags,
     urgency: Urgency,
-    spare: Floats,
-    utilisation: float,
     step: StepDuration,
     size: int,
     frame_steps: int,
 ) -> Plan:
-    """The plan that runs the admitted requests, and others in the time that these leave.
+    """The plan that runs the admitted requests, and some others.
 
     Args:
         order: indices of the requests that are not dropped, best first; the view is by arrival.
-        admitted: (n,).
-        spare: share of machine time for each request that is not admitted, (n,).
-        utilisation: share of machine time that is allocated. Best-effort requests get what the
-            present admitted requests leave of it in the next second.
+        admitted, others: the requests that run for their value, and in spare time, (n,) each.
         step: the duration of steps.
         size: number of requests that may run at once.
         frame_steps: validity of the plan in steps.
     """
     late = urgency.deadline_class > DeadlineClass.FEASIBLE
-    run = np.ones(len(admitted), dtype=bool)
-    if admitted[order].any():  # otherwise all others may run
-        idle = _idle_share(view, calls, order[admitted[order]], utilisation, step)
-        spare = np.where(view.requests.kind == BEST_EFFORT, np.maximum(spare, idle), spare)
-        run = admitted | _in_spare_time(view, calls, order[~admitted[order]], spare)
+    run = admitted | others
     if step.is_limited:
         capacity_s = frame_steps * (step.step_s - view.model.base_s)
         run &= _in_frame(view, calls, order[run[order]], frame_steps, capacity_s)
@@ -73,36 +65,11 @@ def build_plan(
     return plan._replace(step_tokens=budget, chunk_tokens=chunk_tokens, steps=frame_steps)
 
 
-def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) -> Flags:
-    """Flags of the requests with spare time left after the work of those before them: (n,).
-
-    Args:
-        others: indices of the requests that are not admitted, best first.
-        spare: share of the next second for each request, (n,).
-    """
-    fits = np.zeros(len(spare), dtype=bool)
-    if not spare.any():
-        return fits
-    adds_s = _adds_s(view, calls, others, 1.0 / max(view.token_s, MIN_S))
-    before_s = np.cumsum(adds_s) - adds_s
-    fits[others[before_s < spare[others]]] = True
-    return fits
-
-
-def _idle_share(
-    view: StepView, calls: Calls, admitted: Ints, utilisation: float, step: StepDuration
-) -> float:
-    """The share of the next second that the present admitted requests leave unused."""
-    steps = 1.0 / max(view.token_s, step.step_s if step.is_limited else 0.0, MIN_S)
-    busy = float(_adds_s(view, calls, admitted, steps).sum())
-    return max(utilisation * step.useful_share - busy, 0.0)
-
-
 def _in_frame(
     view: StepView, calls: Calls, chosen: Ints, frame_steps: int, capacity_s: float
 ) -> Flags:
     """Flags of the requests with capacity left in the frame after those before them: (n,)."""
-    adds_s, decodes = _adds_s(view, calls, chosen, frame_steps), calls.uncomputed[chosen] == 0
+    adds_s, decodes = seconds_added(view, calls, chosen, frame_steps), calls.uncomputed[chosen] == 0
     if adds_s[decodes].sum() <= FEW_DECODES_SHARE * capacity_s:
         decodes_first = np.argsort(~decodes, kind="stable")
         chosen, adds_s = chosen[decodes_first], adds_s[decodes_first]
@@ -110,14 +77,6 @@ def _in_frame(
     fits = np.zeros(len(view.requests), dtype=bool)
     fits[chosen[before_s <= max(capacity_s, 0.0)]] = True
     return fits
-
-
-def _adds_s(view: StepView, calls: Calls, indices: Ints, steps: float) -> Floats:
-    """Seconds that each of these requests adds to this number of steps: (k,)."""
-    model, tokens = view.model, np.minimum(calls.tokens[indices], steps)
-    token_s = model.token_s + model.sequence_s + model.context_s * calls.context[indices]
-    adds_s: Floats = calls.prompt_s[indices] + token_s * tokens
-    return adds_s
 
 
 def _longest_overdue(view: StepView, indices: Ints) -> Ints:

@@ -69,6 +69,7 @@ class ProgramDemand(NamedTuple):
         is_stream: whether it is a latency stream.
         ends_s: its deadline; infinity for a stream, which counts token by token.
         prompts_s: seconds that its prefills still add to steps.
+        first_prompts_s: the part of the present stage.
         decode_tokens: tokens to decode.
         context_tokens: sum of the contexts of these decodes.
         longest_tokens: remaining output of the longest call of its present stage.
@@ -85,6 +86,7 @@ class ProgramDemand(NamedTuple):
     is_stream: Flags
     ends_s: Floats
     prompts_s: Floats
+    first_prompts_s: Floats
     decode_tokens: Floats
     context_tokens: Floats
     longest_tokens: Floats
@@ -148,6 +150,15 @@ def calls_of(requests: Requests, model: StepModel) -> Calls:
     return Calls(uncomputed, prompt_s, tokens, behind + tokens / 2)
 
 
+def seconds_added(view: StepView, calls: Calls, indices: Ints, steps: float) -> Floats:
+    """Seconds that each of these requests adds to this number of steps from now on: (k,)."""
+    model, requests = view.model, view.requests
+    context = requests.prompt_tokens[indices] + requests.output_tokens[indices]
+    token_s = model.token_s + model.sequence_s + model.context_s * context
+    seconds: Floats = calls.prompt_s[indices] + token_s * np.minimum(calls.tokens[indices], steps)
+    return seconds
+
+
 def present_programs(view: StepView, calls: Calls) -> ProgramDemand:
     """The programs with calls in the view, with their predicted futures."""
     requests, model = view.requests, view.model
@@ -161,6 +172,7 @@ def present_programs(view: StepView, calls: Calls) -> ProgramDemand:
     new_tokens = np.maximum(requests.prompt_tokens - requests.cached_tokens - 1, 0)
     whole_prompt_s = model.prompt_s(new_tokens, requests.cached_tokens)
     missing_s = missing * np.bincount(row_of, whole_prompt_s, num_programs)
+    first_prompts_s = np.bincount(row_of, calls.prompt_s, num_programs) + missing_s
     decode_tokens = (1.0 + missing) * np.bincount(row_of, calls.tokens, num_programs)
     call_contexts = calls.tokens * calls.context
     context_tokens = (1.0 + missing) * np.bincount(row_of, call_contexts, num_programs)
@@ -181,7 +193,8 @@ def present_programs(view: StepView, calls: Calls) -> ProgramDemand:
         first=first,
         is_stream=is_stream,
         ends_s=np.where(is_stream, np.inf, requests.final_s[first]),
-        prompts_s=np.bincount(row_of, calls.prompt_s, num_programs) + missing_s + later_s,
+        prompts_s=first_prompts_s + later_s,
+        first_prompts_s=first_prompts_s,
         decode_tokens=decode_tokens + future[:, _DECODE],
         context_tokens=context_tokens + _later_context_tokens(future),
         longest_tokens=longest_tokens,
@@ -200,9 +213,8 @@ def arrived_programs(view: StepView) -> ProgramDemand:
     future = np.fmax(requests.future, 0.0)
     parallel_calls = requests.stage_calls
     rows = np.arange(len(requests))
-    prompts_s = calls.prompt_s * parallel_calls + _later_prompts_s(
-        future, requests.prefix_hit_rate, view.model
-    )
+    first_prompts_s = calls.prompt_s * parallel_calls
+    later_s = _later_prompts_s(future, requests.prefix_hit_rate, view.model)
     prefill_tokens = requests.prompt_tokens * parallel_calls + future[:, _PREFILL]
     decode_tokens = calls.tokens * parallel_calls + future[:, _DECODE]
     call_contexts = calls.tokens * calls.context * parallel_calls
@@ -212,12 +224,13 @@ def arrived_programs(view: StepView) -> ProgramDemand:
         first=rows,
         is_stream=is_stream,
         ends_s=np.where(is_stream, np.inf, requests.final_s),
-        prompts_s=prompts_s,
+        prompts_s=first_prompts_s + later_s,
+        first_prompts_s=first_prompts_s,
         decode_tokens=decode_tokens,
         context_tokens=call_contexts + _later_context_tokens(future),
         longest_tokens=calls.tokens,
         serial_tokens=calls.tokens + _later_serial_tokens(future, parallel_calls, view.model),
-        fixed_s=prompts_s / parallel_calls + future[:, _TOOLS],
+        fixed_s=(first_prompts_s + later_s) / parallel_calls + future[:, _TOOLS],
         tokens=np.where(is_stream, calls.tokens, prefill_tokens + decode_tokens),
         can_meet_slo=np.ones(len(rows), dtype=bool),
         counts=np.full(len(rows), view.arrival_counts),

@@ -136,9 +136,12 @@ def best_duration(
     fullest_s = fullest_batch_s(view, programs, value > 0)
     values = _values(view, requests, programs, demand_s, value, durations_s, fullest_s)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
-    step = step_duration_of(view, float(durations_s[best]), fullest_s)
-    expected_s = step.expected_s
     wanted_s = demand_s[value > 0]
+    chosen_s = float(durations_s[best])
+    if not only_s:
+        chosen_s = min(chosen_s, _quickest_s(view, wanted_s))
+    step = step_duration_of(view, chosen_s, fullest_s)
+    expected_s = step.expected_s
     if not step.is_limited:
         expected_s = max(min(_unlimited_s(view, wanted_s), step.step_s), expected_s)
     spare_share = 1.0 - float(wanted_s.sum()) / (PLANNING_UTILISATION * view.arrivals_s)
@@ -285,6 +288,17 @@ def _served(in_time: Flags, demand_s: Floats, capacity_s: Floats) -> Floats:
     np.clip(served, 0.0, 1.0, out=served)
     served *= in_time
     return served
+
+
+def _quickest_s(view: StepView, demand_s: Floats) -> float:
+    """The duration of steps with which work waits for the shortest time; infinity if it piles up.
+
+    Steps of d seconds with a fixed cost of b leave the share 1 - b / d for work, of which the load
+    is rho. Work waits in proportion to d / (1 - rho / (1 - b / d)), so that short steps, which cost
+    more, are worth it below capacity. The minimum is at d = b * (1 + sqrt(rho)) / (1 - rho).
+    """
+    load = float(demand_s.sum()) / view.arrivals_s
+    return view.model.base_s * (1.0 + math.sqrt(load)) / (1.0 - load) if load < 1.0 else math.inf
 
 
 def _unlimited_s(view: StepView, demand_s: Floats) -> float:
