@@ -175,7 +175,7 @@ def backlog_duration(
         due_s: due time of each program's next token, (m,); used for streams.
         num_steps: validity of the plan in steps.
     """
-    if step.is_limited or not candidates.any():
+    if not candidates.any():
         return step
     tbt_s = view.requests.tbt_s[programs.first]
     ahead_s = np.maximum(due_s - view.now_s - tbt_s, 0.0)
