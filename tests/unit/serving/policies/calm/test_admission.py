@@ -34,7 +34,7 @@ from tests.unit.serving.serving_examples import (
     step,
 )
 
-NOTHING_EXPECTED = ExpectedDemand(*np.zeros((5, 0)), np.zeros((1, len(HORIZONS_S))))
+NOTHING_EXPECTED = ExpectedDemand(*np.zeros((5, 0)), np.zeros((1, len(HORIZONS_S))), np.zeros(1))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
 STEP = StepDuration(2.0, True, 2.0, 0.75)
 
@@ -42,6 +42,12 @@ STEP = StepDuration(2.0, True, 2.0, 0.75)
 def due_at_once(demand_s: Floats, due_s: Floats) -> DemandCurves:
     """Programs with their whole demand due at one time."""
     return DemandCurves(due_s, demand_s, np.zeros(len(demand_s)), np.ones(len(demand_s)))
+
+
+def expecting(density: Floats, by_horizon: Floats) -> ExpectedDemand:
+    """Expected demand of these densities, with these machine seconds by each horizon."""
+    others = np.ones((4, len(density)))
+    return ExpectedDemand(density, *others, by_horizon, np.zeros(len(density) + 1))
 
 
 def admitted_one_by_one(
@@ -81,14 +87,14 @@ def test_blocks_admit_the_same_programs_as_a_test_of_each_one(
     density = random.integers(0, 20, count).astype(np.float64)
     expected_density = np.sort(random.integers(1, 20, num_expected))[::-1].astype(np.float64)
     by = np.cumsum(random.integers(0, 40, (num_expected + 1, len(HORIZONS_S))), axis=0) / 8.0
-    expected = ExpectedDemand(expected_density, *np.ones((4, num_expected)), by)
-    chosen = np.flatnonzero(admit(curves, density, expected, utilisation=0.5).programs)
+    expected = expecting(expected_density, by)
+    chosen = np.flatnonzero(admit(curves, density, expected, utilisation=0.5))
     assert chosen.tolist() == admitted_one_by_one(curves, density, expected, 0.5)
 
 
 def admitted(curves: DemandCurves, *density: float, utilisation: float = 1.0) -> list[bool]:
     chosen = admit(curves, np.array(density), NOTHING_EXPECTED, utilisation=utilisation)
-    flags: list[bool] = chosen.programs.tolist()
+    flags: list[bool] = chosen.tolist()
     return flags
 
 
@@ -111,16 +117,9 @@ def test_time_is_reserved_for_better_work_that_is_still_to_arrive() -> None:
     curves = due_at_once(np.array([4.0, 4.0]), np.array([10.0, 10.0]))
     by = np.zeros((2, len(HORIZONS_S)))
     by[1, HORIZONS_S > 9.0] = 7.0
-    better = ExpectedDemand(np.array([2.0]), *np.ones((4, 1)), by)
+    better = expecting(np.array([2.0]), by)
     chosen = admit(curves, np.array([5.0, 1.0]), better, utilisation=1.0)
-    assert chosen.programs.tolist() == [True, False]
-
-
-def test_the_spare_share_is_that_of_the_scarcest_horizon() -> None:
-    curves = due_at_once(np.array([5.0]), np.array([10.0]))
-    assert admit(curves, np.array([1.0]), NOTHING_EXPECTED, utilisation=0.9).spare == pytest.approx(
-        0.9 - 5.0 / HORIZONS_S[HORIZONS_S >= 10.0][0]
-    )
+    assert chosen.tolist() == [True, False]
 
 
 def crowd(*, streams: Flags) -> StepView:
@@ -148,7 +147,9 @@ def expected_of(
     slacks, weights = np.full((2, len(demand_s)), ([slack_s], [counts]))
     by = np.zeros((len(demand_s) + 1, 1))
     density = -np.arange(len(demand_s))
-    return ExpectedDemand(density, np.array(demand_s), weights, slacks / (1 - at_work), slacks, by)
+    allowed_s = slacks / (1 - at_work)
+    soon_s = np.zeros(len(demand_s) + 1)
+    return ExpectedDemand(density, np.array(demand_s), weights, allowed_s, slacks, by, soon_s)
 
 
 @pytest.mark.parametrize(
