@@ -33,6 +33,7 @@ from benchmarks.comparing import (
     loads,
     options,
     ratio,
+    seeds,
     session,
 )
 from serving.parameters import Parameter
@@ -213,7 +214,7 @@ def compare_variants(
         config=config_of(arguments, arguments.workload),
         policies=tuple(specs.values()),
         loads=loads(arguments),
-        seeds=tuple(range(arguments.seeds)),
+        seeds=seeds(arguments),
         with_bound=False,
     )
     oracle_config = replace(plan.config, predictions="oracle")

@@ -50,6 +50,11 @@ def loads(arguments: argparse.Namespace) -> tuple[float, ...]:
     return loads_of(arguments.loads)
 
 
+def seeds(arguments: argparse.Namespace) -> tuple[int, ...]:
+    """As many seeds as the command line asks for, from 0 on."""
+    return tuple(range(arguments.seeds))
+
+
 def config_of(arguments: argparse.Namespace, workload: str = "mixed") -> ExperimentConfig:
     """A workload with the command line's window and warm-up, on the default machine."""
     source = Source.generator(workload)

@@ -32,6 +32,7 @@ from benchmarks.comparing import (
     options,
     policies,
     ratio,
+    seeds,
     session,
     verdict,
 )
@@ -196,7 +197,7 @@ def run_conditions(arguments: argparse.Namespace, running: Session) -> Iterator[
             config=config,
             policies=specs,
             loads=loads(arguments),
-            seeds=tuple(range(arguments.seeds)),
+            seeds=seeds(arguments),
             with_bound=False,
         )
         if name == NO_TAGS:

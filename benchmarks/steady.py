@@ -25,6 +25,7 @@ from benchmarks.comparing import (
     loads,
     options,
     ratio,
+    seeds,
     session,
 )
 from benchmarks.one_pace import Best, best_of_each
@@ -91,7 +92,7 @@ def simulate(arguments: argparse.Namespace) -> None:
         config=config_of(arguments),
         policies=(policy_of(arguments.policy),),
         loads=loads(arguments),
-        seeds=tuple(range(arguments.seeds)),
+        seeds=seeds(arguments),
     )
     with session(arguments.jobs) as running:
         results = list(rows(running.compare("steady", plan)))

@@ -33,6 +33,7 @@ from benchmarks.comparing import (
     options,
     policies,
     ratio,
+    seeds,
     session,
     verdict,
 )
@@ -173,7 +174,7 @@ def simulate(arguments: argparse.Namespace) -> None:
         config=config_of(arguments),
         policies=policies(arguments.policy or [OURS]),
         loads=loads(arguments),
-        seeds=tuple(range(arguments.seeds)),
+        seeds=seeds(arguments),
         with_bound=False,
     )
     with session(arguments.jobs) as running:

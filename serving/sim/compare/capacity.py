@@ -60,7 +60,7 @@ class CapacityExperiment:
 
 
 def measurements_of(config: ExperimentConfig) -> list[CapacityExperiment]:
-    """The experiments whose documents give a config's capacity, by `capacity_of`."""
+    """The experiments that measure a config's capacity; `capacity_of` takes their documents."""
     num_programs = config.source.backlog_programs
     return [
         CapacityExperiment(config=config, seed=seed, num_programs=num_programs)

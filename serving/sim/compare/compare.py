@@ -175,7 +175,7 @@ def compare(
 
 
 class Points(NamedTuple):
-    """The experiments of a plan whose capacity is known."""
+    """The experiments of a plan at a known capacity."""
 
     experiments: Mapping[Run, Experiment]
     bounds: Mapping[tuple[float, int], BoundExperiment]

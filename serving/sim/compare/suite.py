@@ -22,68 +22,65 @@ MIN_WINDOW_S = 20.0
 
 
 class Entry(NamedTuple):
-    """A workload of the suite, and the conditions under which it runs.
+    """The conditions under which a workload of the suite runs.
 
     Attributes:
-        workload: one of WORKLOADS.
-        arrivals: one of ARRIVALS; None: the workload's own process.
         prefix_caching: whether calls of a program may share the KV cache of a common prefix.
         time_share: factor on warm-up and window: below 1 for so many small programs that the whole
             window would take hours and show no more, above 1 for few programs that last minutes.
     """
 
-    workload: str
-    arrivals: str | None = None
     prefix_caching: bool = False
     time_share: float = 1.0
 
 
 SUITE: Mapping[str, Entry] = MappingProxyType(
     {
-        "mixed": Entry("mixed"),
-        "agentic": Entry("agentic"),
-        "chat": Entry("chat"),
-        "coder": Entry("coder"),
-        "summarizer": Entry("summarizer"),
-        "chatbot": Entry("chatbot"),
-        "reasoning": Entry("reasoning"),
-        "tools": Entry("tools"),
-        "sharegpt": Entry("sharegpt"),
-        "long_answers": Entry("long_answers"),
-        "code_completion": Entry("code_completion", arrivals="gamma"),
-        "documents": Entry("documents"),
-        "long_agents": Entry("long_agents", prefix_caching=True, time_share=2.0),
-        "tiny": Entry("tiny", time_share=0.1),
-        "heavy_tails": Entry("heavy_tails"),
-        "day": Entry("day", arrivals="day"),
-        "two_tiers": Entry("two_tiers"),
-        "near_and_far": Entry("near_and_far"),
-        "half_promised": Entry("half_promised"),
+        "mixed": Entry(),
+        "agentic": Entry(),
+        "chat": Entry(),
+        "coder": Entry(),
+        "summarizer": Entry(),
+        "chatbot": Entry(),
+        "reasoning": Entry(),
+        "tools": Entry(),
+        "sharegpt": Entry(),
+        "long_answers": Entry(),
+        "code_completion": Entry(),
+        "documents": Entry(),
+        "long_agents": Entry(prefix_caching=True, time_share=2.0),
+        "tiny": Entry(time_share=0.1),
+        "heavy_tails": Entry(),
+        "day": Entry(),
+        "two_tiers": Entry(),
+        "near_and_far": Entry(),
+        "half_promised": Entry(),
     }
 )
-"""The suite's entries by name."""
+"""By name of the workload, which is one of WORKLOADS."""
 
 
 def suite_plans(plan: Plan, names: Sequence[str] = tuple(SUITE)) -> dict[str, Plan]:
     """The plan of each named entry, in the suite's order.
 
     Args:
-        plan: simulated; its source, arrivals and prefix caching are replaced by each entry's.
+        plan: simulated; its source and prefix caching are replaced by each entry's, and programs
+            arrive by the workload's own process.
         names: of SUITE.
     """
     assert plan.live is None, "the suite is simulated"
-    return {name: _entry_plan(plan, SUITE[name]) for name in SUITE if name in names}
+    return {name: _entry_plan(plan, name, SUITE[name]) for name in SUITE if name in names}
 
 
-def _entry_plan(plan: Plan, entry: Entry) -> Plan:
+def _entry_plan(plan: Plan, name: str, entry: Entry) -> Plan:
     config = plan.config
     window_s = max(entry.time_share * config.window_s, min(config.window_s, MIN_WINDOW_S))
     return replace(
         plan,
         config=replace(
             config,
-            source=Source.generator(entry.workload),
-            arrivals=entry.arrivals,
+            source=Source.generator(name),
+            arrivals=None,
             prefix_caching=entry.prefix_caching,
             warmup_s=entry.time_share * config.warmup_s,
             window_s=window_s,

@@ -116,7 +116,7 @@ def day(
     factor: float = DAY_FACTOR,
     cycles: int = DAY_CYCLES,
 ) -> Times:
-    """Poisson arrivals whose rate swings smoothly between calm and rush, as over days.
+    """Poisson arrivals at a rate that swings smoothly between calm and rush, as over days.
 
     The rate is a cosine that begins and ends at its calmest; its mean over the window is
     `rate_per_s`.
@@ -178,7 +178,7 @@ ARRIVALS: Mapping[str, Arrivals] = MappingProxyType(
 """Arrival processes by name."""
 
 IN_A_WINDOW = ("burst", "day")
-"""The processes whose shape is that of one window."""
+"""The processes with a shape that belongs to one window."""
 
 
 def _within(times: Times, window_s: float) -> Times:

@@ -30,15 +30,15 @@ FEW = ("coder", "tiny", "long_agents")
 
 def test_the_suite_has_all_kinds_of_work_under_conditions_that_are_known() -> None:
     assert len(SUITE) >= 16
-    assert set(FAMILIES) <= {entry.workload for entry in SUITE.values()} <= set(WORKLOADS)
+    assert set(FAMILIES) <= set(SUITE) <= set(WORKLOADS)
     plans = suite_plans(make_plan())
     assert list(plans) == list(SUITE)
     for name, plan in plans.items():
-        assert plan.config.source.name == SUITE[name].workload
+        assert plan.config.source.name == name
         assert plan.config.prefix_caching is SUITE[name].prefix_caching
     assert plans["long_agents"].config.prefix_caching
-    assert plans["code_completion"].config.arrivals in ("gamma", "burst")
-    assert plans["day"].config.arrivals == "day"
+    assert plans["code_completion"].config.named_arrivals in ("gamma", "burst")
+    assert plans["day"].config.named_arrivals == "day"
 
 
 def test_a_factor_on_the_time_changes_window_and_warm_up_but_no_window_becomes_too_short() -> None:
