@@ -8,13 +8,12 @@ half of the programs is begun, and few of them are displaced later.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from serving.policies.calm.program_demand import Calls, ProgramDemand
-from serving.policies.calm.step_duration import PLANNING_UTILISATION, StepDuration
+from serving.policies.calm.step_duration import StepDuration
 from serving.requests import Flags, Floats, Ints
 from serving.view import StepView
 
@@ -23,10 +22,6 @@ HORIZONS_S: Floats = np.round(np.geomspace(0.05, 1000.0, 50), 3)
 
 MIN_SPAN_S = 1e-3
 """Shortest time, in seconds, over which demand is spread."""
-
-MIN_UTILISATION, MAX_UTILISATION = 0.7, 0.93
-"""Limits of the share of machine time that is allocated: an error that is common to all predictions
-does not average out, however even demand is."""
 
 BLOCK_SIZE = 128
 """Programs that are tested together; if none of a block fits, no program of lower density is
@@ -71,10 +66,6 @@ class ExpectedDemand(NamedTuple):
 
     Attributes:
         density: value / demand of each recent arrival with value, highest first, (k,).
-        demand_s: machine seconds of each, times its weight, (k,).
-        counts: weight of each (StepView.arrival_counts), (k,).
-        allowed_s: seconds from its arrival to its deadline, or to the last token of a stream, (k,).
-        slack_s: the part of allowed_s that it can wait, (k,).
         by_horizon: row i: machine seconds that the first i of them will demand by each horizon,
             (k + 1, horizons).
         soon_s: row i: machine seconds that the first i of them will take in the next second if all
@@ -82,10 +73,6 @@ class ExpectedDemand(NamedTuple):
     """
 
     density: Floats
-    demand_s: Floats
-    counts: Floats
-    allowed_s: Floats
-    slack_s: Floats
     by_horizon: Floats
     soon_s: Floats
 
@@ -122,7 +109,6 @@ def expected_demand(
     streamed_s = programs.tokens * arrivals.tbt_s
     until_deadline_s = arrivals.final_s - arrivals.arrival_s
     allowed_s = np.where(programs.is_stream, arrivals.ttft_s + streamed_s, until_deadline_s)
-    slack_s = np.maximum(allowed_s - isolated_latency_s, 0.0)
     runs_s = np.where(programs.is_stream, streamed_s, np.minimum(isolated_latency_s, allowed_s))
     middle_s = allowed_s - 0.5 * runs_s
     by_horizon = np.empty((len(order) + 1, len(HORIZONS_S)))
@@ -137,10 +123,6 @@ def expected_demand(
     soon_s = first_s + (demand_s - first_s) * _share_of_next_second(latency_s)
     return ExpectedDemand(
         density[order],
-        demand_s[order],
-        programs.counts[order],
-        allowed_s[order],
-        slack_s[order],
         by_horizon,
         np.append(0.0, np.cumsum(soon_s[order])) / view.arrivals_s,
     )
@@ -149,32 +131,6 @@ def expected_demand(
 def _share_of_next_second(latency_s: Floats) -> Floats:
     """The mean share of even work of this duration that is done in the second of its arrival."""
     return np.where(latency_s < 1.0, 1.0 - latency_s / 2, 0.5 / np.maximum(latency_s, 1.0))
-
-
-def utilisation_of(expected: ExpectedDemand, arrivals_s: float) -> float:
-    """The share of machine time to allocate: 1 - headroom, in [MIN_, MAX_UTILISATION].
-
-        headroom = (time at work / allowed time) * standard deviation of demand during the slack
-
-    The demand of n programs that arrive independently in T seconds deviates from its mean by the
-    root of the sum of the squares of their demands, and in a part of T by the root of that part.
-    Demand above the mean is in time all the same if it can wait that long. Otherwise it displaces
-    other programs, which is a loss only if these have begun: hence the factor. Arrivals count in
-    the order of density until the window's machine time is used up; the last one in part.
-
-    Args:
-        arrivals_s: T, the arrival window in seconds.
-    """
-    if not expected.demand_s.size:
-        return PLANNING_UTILISATION
-    before_s = np.cumsum(expected.demand_s) - expected.demand_s
-    demand_s = np.clip(arrivals_s - before_s, 0.0, expected.demand_s)
-    shares = demand_s / demand_s.sum()
-    allowed_s, slack_s = float(shares @ expected.allowed_s), float(shares @ expected.slack_s)
-    at_work = 1.0 - slack_s / max(allowed_s, MIN_SPAN_S)
-    squares = float(shares @ (shares / expected.counts))
-    deviation = math.sqrt(squares * arrivals_s / max(slack_s, MIN_SPAN_S))
-    return min(max(1.0 - at_work * deviation, MIN_UTILISATION), MAX_UTILISATION)
 
 
 def admit(

@@ -13,11 +13,9 @@ from serving.policies.calm.admission import (
     admit,
     demand_curves_of,
     expected_demand,
-    utilisation_of,
 )
 from serving.policies.calm.plan_builder import build_plan
 from serving.policies.calm.program_demand import (
-    MIN_S,
     Calls,
     ProgramDemand,
     arrived_programs,
@@ -27,10 +25,10 @@ from serving.policies.calm.program_demand import (
 )
 from serving.policies.calm.spare_time import in_spare_time
 from serving.policies.calm.step_duration import (
+    UTILISATION,
     StepDuration,
     backlog_duration,
     best_duration,
-    saving_duration,
 )
 from serving.policies.fairness import fair_scores, limit_users_ahead, mix_in_fairness
 from serving.policies.preemption_gate import MIN_GAIN
@@ -50,59 +48,36 @@ TOKEN_SHARE = 0.6
 """Share of a program's value that its tokens make; the rest is for meeting its SLO. It is above one
 half because, of the upper bound, tokens are further away than met SLOs."""
 
-HELD_SHARE, SOONEST = 0.25, 0.1
-"""With few requests, a plan holds for at most HELD_SHARE of the TTFT of recent streams, measured at
-the SOONEST quantile of their TTFTs."""
-
-CROWD = 128
-"""A plan holds for one more step per this many requests, because planning takes longer with more
-requests: so it takes about the same share of the time."""
-
-LONGEST_HOLD_S = 0.5
-"""Limit on the decode steps, in seconds, for which an arrival waits for a plan; steps with prefill
-take longer."""
+HELD_STEPS, HELD_SHARE = 4, 0.25
+"""A plan answers arrivals and ends of HELD_STEPS steps, but holds for at most HELD_SHARE of the
+shortest TTFT of the recent streams, which wait for the next plan."""
 
 
 def calm(
     view: StepView,
     *,
     batch: int = 0,
-    utilisation: float = 0.0,
+    utilisation: float = UTILISATION,
     token_share: float = TOKEN_SHARE,
     pace: float = 0.0,
-    margin: float = BEGIN_MARGIN,
-    gate: float = MIN_GAIN,
     frame_steps: int = 10,
-    least_steps: int = 4,
     fairness: float = 0.0,
     price: bool = True,
-    urgent: bool = True,
     correct: bool = True,
-    save: bool = True,
 ) -> Plan:
     """Admit by value / demand, order by slack, with steps of the most valuable duration.
 
     Args:
         batch: number of requests that run at once; 0: the engine's slots.
-        utilisation: share of machine time that admission allocates; 0: by `utilisation_of`.
+        utilisation: share of machine time that admission allocates.
         token_share: share of a program's value that its tokens make; the rest is for its SLO.
         pace: seconds that a step may take; 0: by `best_duration`.
-        margin: a program that has not begun must be in time alone with steps of this factor times
-            the duration, or with the shortest possible steps if those are longer.
-        gate: relative bonus on the value / demand of programs that have begun. Predictions change
-            between plans by more than equal programs differ, and begun work that is displaced is
-            lost.
         frame_steps: steps between two plans, unless a request arrives or ends.
-        least_steps: arrivals and ends within this many steps are answered by one plan; more steps
-            with many requests (CROWD), fewer if steps are long (LONGEST_HOLD_S).
         fairness: f: how much of its value the work of the most-served user loses. Above 0, a user
             who is ahead is limited to an equal share of a step for requests that are not admitted.
         price: whether capacity is reserved for better work still to arrive.
-        urgent: whether admitted requests are ordered by slack; if not, by value / demand.
         correct: whether predicted lengths and futures are corrected by recent outcomes, and
             missing lengths replaced by recent ones.
-        save: whether steps may be shorter for a while, to save programs that are slightly behind
-            or would be because of a backlog; only if no pace is given.
     """
     view = _prepared(view, correct=correct)
     urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
@@ -119,42 +94,36 @@ def calm(
         arrived_value *= discount[len(value) :]
     recent_value = arrived_value if slos_arrived else value
     step = best_duration(view, *recent, recent_value, only_s=pace)
-    begin_step_s = margin * step.expected_s
+    begin_step_s = BEGIN_MARGIN * step.expected_s
     has_begun = view.requests.program_tokens[programs.first] > 0
     value *= _can_be_in_time(view, programs, urgency, has_begun, begin_step_s)
     arrived_end_s = view.arrivals.arrival_s + arrived.isolated_latency_s(begin_step_s)
     expected = expected_demand(
         view, arrived, arrived_value * (arrived_end_s <= arrived.ends_s), step
     )
-    utilisation = utilisation or utilisation_of(expected, view.arrivals_s)
     if not price:
         expected = expected._replace(by_horizon=np.zeros_like(expected.by_horizon))
     demand_s = step.with_fixed_cost(programs.demand_s(view.model))
     due_s = _due_s(programs, urgency, step)
     curves = demand_curves_of(view, calls, programs, demand_s, due_s, step)
     density = value / demand_s
-    density[has_begun] *= 1.0 + gate
+    density[has_begun] *= 1.0 + MIN_GAIN
     admitted_programs = admit(curves, density, expected, utilisation=utilisation)
     admitted = admitted_programs[programs.row_of]
-    call_due_s = _call_due_s(calls, programs, due_s, step)
-    key = call_due_s if urgent else -density[programs.row_of]
-    can_wait = _can_wait(view, calls, call_due_s, step)
     ranks = _ranks(view, urgency, admitted, value[programs.row_of] > 0)
-    order = np.lexsort((key, can_wait, ranks))
-    least_steps = _held_steps(view, least_steps, step)
-    if save and not pace:
-        admitted_value = value * admitted_programs
+    order = np.lexsort((_call_due_s(calls, programs, due_s, step), ranks))
+    least_steps = _held_steps(view, step)
+    if not pace:
         is_computed = calls.uncomputed[programs.first] == 0
         step = backlog_duration(
             view,
             step,
             programs,
-            (admitted_value > 0) & (is_computed | ~programs.is_stream),
+            admitted_programs & (is_computed | ~programs.is_stream),
             backlog_s=float(calls.prompt_s.sum()),
             due_s=due_s,
             num_steps=frame_steps,
         )
-        step = saving_duration(view, step, programs, admitted_value)
     order = order[~to_drop(view, urgency.stay)[order]]
     others = in_spare_time(
         view,
@@ -223,17 +192,12 @@ def _can_be_in_time(
 ) -> Flags:
     """Whether each program can be in time: (m,).
 
-    Without waiting, and with steps of step_s for a program that has not begun; in the best case,
-    with the shortest steps, for one that has.
+    Without waiting, with steps of step_s if it has not begun and with the shortest if it has.
     """
     shortest_s = view.model.base_s + view.model.token_s
-    latency_s = programs.isolated_latency_s(
-        np.where(has_begun, shortest_s, max(step_s, shortest_s))
-    )
+    begin_s = max(step_s, shortest_s)
+    latency_s = programs.isolated_latency_s(np.where(has_begun, shortest_s, begin_s))
     in_time: Flags = view.now_s + latency_s <= programs.ends_s
-    to_test = has_begun & ~in_time  # a program that is in time as predicted is so in the best case
-    least_latency_s = programs.least_latency_s(view.requests, shortest_s, to_test)
-    in_time[to_test] = view.now_s + least_latency_s <= programs.ends_s[to_test]
     return in_time & ~expired(programs, urgency.deadline_class)
 
 
@@ -253,30 +217,10 @@ def _call_due_s(calls: Calls, programs: ProgramDemand, due_s: Floats, step: Step
     return call_due_s
 
 
-def _held_steps(view: StepView, least_steps: int, step: StepDuration) -> int:
+def _held_steps(view: StepView, step: StepDuration) -> int:
     """Number of steps after which one plan answers all arrivals and ends, at least 1."""
-    ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY]
-    if len(ttft_s):
-        index = int(SOONEST * len(ttft_s))
-        held_s = HELD_SHARE * float(np.partition(ttft_s, index)[index])
-        least_steps = max(min(least_steps, int(held_s / step.step_s)), 1)
-    longest = int(LONGEST_HOLD_S / max(view.token_s, MIN_S))
-    return max(min(least_steps + len(view.requests) // CROWD, longest), 1)
-
-
-def _can_wait(view: StepView, calls: Calls, due_s: Floats, step: StepDuration) -> Flags:
-    """Whether each request has not begun and is in time after all prefills that have: (n,).
-
-    Such requests rank behind those that have begun, so that these are not displaced without need.
-    False for all if steps are limited.
-    """
-    requests = view.requests
-    has_begun = requests.computed_tokens > 0
-    # The due time of a program already accounts for its own prefill, that of a stream does not.
-    own_s = np.where(requests.kind == LATENCY, calls.prompt_s, 0.0)
-    prefill_s = step.with_fixed_cost(own_s + calls.prompt_s[has_begun].sum())
-    can_wait: Flags = ~has_begun & (view.now_s + prefill_s < due_s) & (not step.is_limited)
-    return can_wait
+    ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY].min(initial=np.inf)
+    return int(max(min(HELD_STEPS, HELD_SHARE * ttft_s / step.step_s), 1.0))
 
 
 def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_value: Flags) -> Bytes:

@@ -15,9 +15,6 @@ from serving.view import Plan, StepView
 MIN_PREFILL_TOKENS = 64
 """Tokens for prefill in each step, however many requests decode."""
 
-FEW_DECODES_SHARE = 0.3
-"""If all decodes take at most this share of a frame's capacity, they come before prefill."""
-
 
 def build_plan(
     view: StepView,
@@ -69,10 +66,7 @@ def _in_frame(
     view: StepView, calls: Calls, chosen: Ints, frame_steps: int, capacity_s: float
 ) -> Flags:
     """Flags of the requests with capacity left in the frame after those before them: (n,)."""
-    adds_s, decodes = seconds_added(view, calls, chosen, frame_steps), calls.uncomputed[chosen] == 0
-    if adds_s[decodes].sum() <= FEW_DECODES_SHARE * capacity_s:
-        decodes_first = np.argsort(~decodes, kind="stable")
-        chosen, adds_s = chosen[decodes_first], adds_s[decodes_first]
+    adds_s = seconds_added(view, calls, chosen, frame_steps)
     before_s = np.cumsum(adds_s) - adds_s
     fits = np.zeros(len(view.requests), dtype=bool)
     fits[chosen[before_s <= max(capacity_s, 0.0)]] = True

@@ -30,10 +30,6 @@ MIN_S = 1e-6
 MEDIAN = 0.5
 """The quantile of output lengths that demand is computed with."""
 
-OPTIMISTIC_LEVEL, OPTIMISTIC_SHARE = 0.1, 0.6
-"""The best case of a program that has begun: the 10% quantile of output lengths, and 60% of its
-prefill, tools and predicted future."""
-
 IN_TIME_SHARE = 0.9
 """A stream meets its SLO as a whole if this share of its tokens is in time."""
 
@@ -110,23 +106,6 @@ class ProgramDemand(NamedTuple):
             step_s: duration of a step, one for all programs or one each, (m,).
         """
         return self.fixed_s + self.serial_tokens * step_s
-
-    def least_latency_s(self, requests: Requests, step_s: float, asked: Flags) -> Floats:
-        """`isolated_latency_s` in the best case: short answers, and a part of everything else.
-
-        Args:
-            step_s: duration of a step.
-            asked: flags of k programs, (m,).
-        Returns:
-            (k,), in the order of the programs.
-        """
-        indices = np.flatnonzero(asked[self.row_of])
-        short = requests.take(indices).remaining_tokens(OPTIMISTIC_LEVEL)
-        longest = largest_of(self.row_of[indices], len(self.first), short)[asked]
-        later = (self.serial_tokens - self.longest_tokens)[asked]
-        return (
-            OPTIMISTIC_SHARE * self.fixed_s[asked] + (longest + OPTIMISTIC_SHARE * later) * step_s
-        )
 
     def value(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
         """The value of meeting each program's SLO: (m,); 0 for best effort.

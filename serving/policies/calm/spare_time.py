@@ -11,7 +11,7 @@ import numpy as np
 
 from serving.policies.calm.admission import ExpectedDemand
 from serving.policies.calm.program_demand import MIN_S, Calls, ProgramDemand, seconds_added
-from serving.policies.calm.step_duration import SAVING_SHARE, TBT_SHARE, StepDuration
+from serving.policies.calm.step_duration import BEARABLE_SHARE, StepDuration
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import StepView
 
@@ -61,7 +61,7 @@ def _bearable_step_s(view: StepView, programs: ProgramDemand, admitted: Flags) -
     left_s = programs.ends_s - view.now_s - programs.fixed_s
     bearable_s = np.where(
         programs.is_stream,
-        TBT_SHARE * view.requests.tbt_s[programs.first],
-        SAVING_SHARE * left_s / np.maximum(programs.serial_tokens, 1.0),
+        BEARABLE_SHARE * view.requests.tbt_s[programs.first],
+        BEARABLE_SHARE * left_s / np.maximum(programs.serial_tokens, 1.0),
     )
     return float(bearable_s[kept].min(initial=np.inf))

@@ -3,7 +3,7 @@
 Long steps use the machine best, because each pays its fixed cost for more tokens. Short steps let
 streams and long chains of calls be in time. So each candidate duration is tried on the programs of
 the last minute, as if they arrived again. Until the next plan, steps may be shorter than that to
-save programs that are slightly behind, or to keep a backlog of prompts from making others late.
+keep a backlog of prompts from making others late.
 """
 
 from __future__ import annotations
@@ -18,30 +18,21 @@ from serving.policies.calm.program_demand import MIN_S, ProgramDemand
 from serving.requests import Flags, Floats, Requests
 from serving.view import StepView
 
-TBT_SHARE = 0.9
-"""Longest step for a stream, as a share of its TBT."""
+BEARABLE_SHARE = 0.9
+"""A program is in time with steps of this share of the longest that it can bear, because some steps
+take longer than planned. A stream can bear steps of its TBT."""
 
 NUM_DURATIONS, SHORTEST_FACTOR = 16, 1.25
 """Number of candidate durations: geometric from this factor times an empty step to a full step."""
 
 MIN_USEFUL_SHARE, ROUNDING = 1e-3, 1e-9
 
-SAVING_SHARE, MAX_SAVED = 0.95, 64
-"""A program that is behind is saved by steps of this share of its longest bearable step, because
-some steps take longer than planned. At most MAX_SAVED programs are considered, the least late."""
+UTILISATION = 0.85
+"""The share of machine time that is allocated: predictions and arrivals deviate from their mean."""
 
-LOST_TIME_COST = 4.0
-"""Cost of a second of lost machine time, relative to the value of an average second: admitted
-programs may be late, and their work so far is lost. With 1, SLOs half as long keep a fifth fewer
-tokens."""
-
-PLANNING_UTILISATION, PLANNING_MARGIN = 0.85, 0.75
-"""For the comparison of durations: the share of machine time that is used, and the factor on the
-duration with which a program with a deadline must be in time."""
-
-SPARE_TIME_FACTOR = 0.75
-"""Factor on the predicted duration of unlimited steps if all arrivals fit into
-PLANNING_UTILISATION: predictions may be too high, and a machine with spare time needs no limit."""
+PLANNING_MARGIN = 0.75
+"""For the comparison of durations: the factor on the duration with which a program with a deadline
+must be in time."""
 
 
 class StepDuration(NamedTuple):
@@ -53,7 +44,6 @@ class StepDuration(NamedTuple):
         expected_s: expected duration of a step: step_s if limited, otherwise the time to compute
             what arrives during one step.
         useful_share: share of machine time that such steps leave beside their fixed cost.
-        value_per_s: value per second of machine time, computed from the recent arrivals.
         affordable_s: the shortest candidate with which the demand of the recent arrivals still
             fits; infinity if there is none.
     """
@@ -62,7 +52,6 @@ class StepDuration(NamedTuple):
     is_limited: bool
     expected_s: float
     useful_share: float
-    value_per_s: float = 0.0
     affordable_s: float = math.inf
 
     def with_fixed_cost(self, seconds: Floats) -> Floats:
@@ -144,10 +133,9 @@ def best_duration(
     expected_s = step.expected_s
     if not step.is_limited:
         expected_s = max(min(_unlimited_s(view, wanted_s), step.step_s), expected_s)
-    spare_share = 1.0 - float(wanted_s.sum()) / (PLANNING_UTILISATION * view.arrivals_s)
+    spare_share = 1.0 - float(wanted_s.sum()) / (UTILISATION * view.arrivals_s)
     return step._replace(
         expected_s=expected_s,
-        value_per_s=float(values[best]) / view.arrivals_s,
         affordable_s=max(base_s / spare_share, shortest_s) if spare_share > 0 else math.inf,
     )
 
@@ -185,8 +173,8 @@ def backlog_duration(
     is_late = left_s < np.minimum(needed_s, serial * step.step_s)
     bearable_s = np.where(
         programs.is_stream,
-        TBT_SHARE * (tbt_s + ahead_s / num_steps),
-        SAVING_SHARE * left_s / np.maximum(serial, 1.0),
+        BEARABLE_SHARE * (tbt_s + ahead_s / num_steps),
+        BEARABLE_SHARE * left_s / np.maximum(serial, 1.0),
     )
     limiting = candidates & (programs.is_stream | is_late) & (bearable_s >= step.affordable_s)
     limit_s = float(bearable_s[limiting].min(initial=np.inf))
@@ -194,38 +182,6 @@ def backlog_duration(
         return step
     expected_s = min(step.expected_s, limit_s)
     return step._replace(step_s=limit_s, is_limited=True, expected_s=expected_s)
-
-
-def saving_duration(
-    view: StepView, step: StepDuration, programs: ProgramDemand, value: Floats
-) -> StepDuration:
-    """The duration until the next plan: shorter if that saves programs of more value than it costs.
-    A program that is behind can still be in time with steps of at most its time left / its decode
-    steps. Until its end, each additional step costs the machine one fixed cost.
-
-    Args:
-        step: the duration with which they are late.
-        value: of each program that may be saved, (m,); 0 for the others.
-    """
-    left_s = programs.ends_s - view.now_s
-    decode_s = left_s - programs.fixed_s
-    bearable_s = SAVING_SHARE * decode_s / np.maximum(programs.serial_tokens, 1.0)
-    shortest_s = max(view.model.base_s + view.model.token_s, MIN_S)
-    is_behind = (bearable_s < step.expected_s) & (bearable_s >= shortest_s) & (value > 0)
-    behind = np.flatnonzero(is_behind)
-    if not len(behind):
-        return step
-    behind = behind[np.argsort(-bearable_s[behind], kind="stable")][:MAX_SAVED]
-    bearable_s, left_s = bearable_s[behind], left_s[behind]
-    more_per_s = 1.0 / bearable_s - 1.0 / step.expected_s
-    times_s = np.sort(left_s)
-    # Row k: additional steps per second until each time, if the first k + 1 programs are saved.
-    additional = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= times_s))
-    more_steps = additional @ np.diff(times_s, prepend=0.0)
-    lost_per_s = LOST_TIME_COST * step.value_per_s
-    gain = np.cumsum(value[behind]) - lost_per_s * view.model.base_s * more_steps
-    best = int(np.argmax(gain))
-    return step_duration_of(view, float(bearable_s[best])) if gain[best] > 0 else step
 
 
 @lru_cache(maxsize=8)
@@ -248,9 +204,7 @@ def _values(
     """The total value of the served programs with each duration: (durations,)."""
     rows = programs.first
     order = np.flatnonzero(value > 0)
-    has_spare_time = demand_s[order].sum() <= PLANNING_UTILISATION * view.arrivals_s
     unlimited_s = _unlimited_s(view, demand_s[order])
-    unlimited_s *= SPARE_TIME_FACTOR if has_spare_time else 1.0
     lasts_s = np.minimum(durations_s, min(unlimited_s, fullest_s))
     order = order[np.argsort(-value[order] / demand_s[order], kind="stable")]
     demand_s, value = demand_s[order], value[order]
@@ -262,12 +216,12 @@ def _values(
     ahead_s = np.maximum(requests.ttft_s[rows] - programs.fixed_s, 0.0) if have_arrived else 0.0
     bearable_s = np.where(
         programs.is_stream,
-        TBT_SHARE * (requests.tbt_s[rows] + ahead_s / serial),
+        BEARABLE_SHARE * (requests.tbt_s[rows] + ahead_s / serial),
         allowed_s / (PLANNING_MARGIN * serial),
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
     useful_share = 1.0 - view.model.base_s / np.minimum(durations_s, fullest_s)
-    capacity_s = PLANNING_UTILISATION * view.arrivals_s * useful_share
+    capacity_s = UTILISATION * view.arrivals_s * useful_share
     values: Floats = _served(in_time, demand_s, capacity_s) @ value
     return values
 
