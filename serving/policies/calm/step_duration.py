@@ -68,7 +68,7 @@ def step_duration_of(view: StepView, step_s: float, fullest_s: float = math.inf)
         fullest_s: see `fullest_batch_s`.
     """
     base_s, full_s = view.model.base_s, _full_step_s(view)
-    step_s = min(max(step_s, base_s + view.model.token_s), full_s)
+    step_s = min(max(step_s, base_s + view.model.token_s, MIN_S), full_s)
     is_limited = step_s < full_s
     lasts_s = min(step_s, fullest_s)
     share = max(1.0 - base_s / lasts_s, MIN_USEFUL_SHARE)
@@ -128,7 +128,7 @@ def best_duration(
     wanted_s = demand_s[value > 0]
     chosen_s = float(durations_s[best])
     if not only_s:
-        chosen_s = min(chosen_s, _quickest_s(view, wanted_s))
+        chosen_s = min(chosen_s, _quickest_s(view, programs, value > 0))
     step = step_duration_of(view, chosen_s, fullest_s)
     expected_s = step.expected_s
     if not step.is_limited:
@@ -205,7 +205,7 @@ def _values(
     rows = programs.first
     order = np.flatnonzero(value > 0)
     unlimited_s = _unlimited_s(view, demand_s[order])
-    lasts_s = np.minimum(durations_s, min(unlimited_s, fullest_s))
+    lasts_s = np.minimum(durations_s, unlimited_s)
     order = order[np.argsort(-value[order] / demand_s[order], kind="stable")]
     demand_s, value = demand_s[order], value[order]
     have_arrived = requests is view.arrivals
@@ -244,15 +244,22 @@ def _served(in_time: Flags, demand_s: Floats, capacity_s: Floats) -> Floats:
     return served
 
 
-def _quickest_s(view: StepView, demand_s: Floats) -> float:
-    """The duration of steps with which work waits for the shortest time; infinity if it piles up.
+def _quickest_s(view: StepView, programs: ProgramDemand, has_value: Flags) -> float:
+    """The duration of steps with which a prompt is done soonest; infinity if decodes take all time.
 
-    Steps of d seconds with a fixed cost of b leave the share 1 - b / d for work, of which the load
-    is rho. Work waits in proportion to d / (1 - rho / (1 - b / d)), so that short steps, which cost
-    more, are worth it below capacity. The minimum is at d = b * (1 + sqrt(rho)) / (1 - rho).
+    A prompt waits for half a step on average. Its w seconds of prefill then have the share of the
+    machine that the fixed cost of b seconds and the load of decodes, rho, leave:
+
+        d / 2 + w / (1 - b / d - rho), which is least for d = (b + sqrt(2 * w * b)) / (1 - rho)
     """
-    load = float(demand_s.sum()) / view.arrivals_s
-    return view.model.base_s * (1.0 + math.sqrt(load)) / (1.0 - load) if load < 1.0 else math.inf
+    counts = programs.counts[has_value]
+    base_s, prompts = view.model.base_s, float(counts.sum())
+    prompt_s = float(programs.first_prompts_s[has_value] @ counts) / max(prompts, 1.0)
+    decode_s = programs.demand_s(view.model) - programs.prompts_s * programs.counts
+    decode_load = float(decode_s[has_value].sum()) / view.arrivals_s
+    if prompt_s <= 0.0 or decode_load >= 1.0:
+        return math.inf
+    return (base_s + math.sqrt(2.0 * prompt_s * base_s)) / (1.0 - decode_load)
 
 
 def _unlimited_s(view: StepView, demand_s: Floats) -> float:
