@@ -106,7 +106,8 @@ def best_duration(
     For each duration, the programs that are in time alone are taken by decreasing value / demand
     until the machine time of their arrival window is used up; the last one in part. If all of them
     leave spare time, steps are shorter than the limit anyway, so no limit affects them. Of equally
-    good durations the longest is taken.
+    good durations the longest is taken, but steps are no longer than is best for first tokens
+    (`_quickest_s`) while they compute all that arrives (`_unlimited_s`).
 
     Args:
         requests: the recent arrivals; the requests of the view if nothing arrived.
@@ -126,13 +127,13 @@ def best_duration(
     values = _values(view, requests, programs, demand_s, value, durations_s, fullest_s)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     wanted_s = demand_s[value > 0]
-    chosen_s = float(durations_s[best])
+    chosen_s, unlimited_s = float(durations_s[best]), _unlimited_s(view, wanted_s)
     if not only_s:
-        chosen_s = min(chosen_s, _quickest_s(view, programs, value > 0))
+        chosen_s = min(chosen_s, max(_quickest_s(view, programs, value > 0), unlimited_s))
     step = step_duration_of(view, chosen_s, fullest_s)
     expected_s = step.expected_s
     if not step.is_limited:
-        expected_s = max(min(_unlimited_s(view, wanted_s), step.step_s), expected_s)
+        expected_s = max(min(unlimited_s, step.step_s), expected_s)
     spare_share = 1.0 - float(wanted_s.sum()) / (UTILISATION * view.arrivals_s)
     return step._replace(
         expected_s=expected_s,
@@ -245,20 +246,20 @@ def _served(in_time: Flags, demand_s: Floats, capacity_s: Floats) -> Floats:
 
 
 def _quickest_s(view: StepView, programs: ProgramDemand, has_value: Flags) -> float:
-    """The duration of steps with which a prompt is done soonest; infinity if decodes take all time.
+    """The duration of steps with which streams get their first tokens soonest; infinity without any.
 
     A prompt waits for half a step on average. Its w seconds of prefill then have the share of the
     machine that the fixed cost of b seconds and the load of decodes, rho, leave:
 
         d / 2 + w / (1 - b / d - rho), which is least for d = (b + sqrt(2 * w * b)) / (1 - rho)
     """
-    counts = programs.counts[has_value]
-    base_s, prompts = view.model.base_s, float(counts.sum())
-    prompt_s = float(programs.first_prompts_s[has_value] @ counts) / max(prompts, 1.0)
+    streams = has_value & programs.is_stream
     decode_s = programs.demand_s(view.model) - programs.prompts_s * programs.counts
     decode_load = float(decode_s[has_value].sum()) / view.arrivals_s
-    if prompt_s <= 0.0 or decode_load >= 1.0:
+    if not streams.any() or decode_load >= 1.0:
         return math.inf
+    prompt_s = np.average(programs.first_prompts_s[streams], weights=programs.counts[streams])
+    base_s = view.model.base_s
     return (base_s + math.sqrt(2.0 * prompt_s * base_s)) / (1.0 - decode_load)
 
 
