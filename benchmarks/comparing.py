@@ -22,7 +22,7 @@ from serving.sim.compare.experiment_config import (
     ExperimentConfig,
 )
 from serving.sim.compare.experiments import Task
-from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
+from serving.sim.compare.result_cache import ResultCache
 from serving.sim.compare.runner import Runner
 from serving.sim.compare.task_progress import Progress
 from serving.sim.workloads.load_generator import Source
@@ -105,7 +105,7 @@ class Session:
 @contextmanager
 def session(jobs: int) -> Iterator[Session]:
     """A session with this many worker processes, and the cache of results."""
-    cache = ResultCache(results_folder(), code_version())
+    cache = ResultCache.of_this_code()
     with logged_as_warnings(), Runner(jobs=jobs, cache=cache) as runner:
         yield Session(runner)
 

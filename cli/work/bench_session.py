@@ -14,7 +14,7 @@ from cli.terminal.bench_progress import BenchProgress
 from cli.terminal.signals import SIGNALS
 from cli.terminal.warnings import logged_as_warnings
 from serving.sim.compare.compare import Comparison, Plan, compare
-from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
+from serving.sim.compare.result_cache import ResultCache
 from serving.sim.compare.runner import Runner
 from serving.sim.compare.suite import compare_suite
 
@@ -63,7 +63,7 @@ def _session(
     Args:
         is_cached: whether completed results are there if the same command runs again.
     """
-    cache = ResultCache(results_folder(), code_version()) if use_cache else None
+    cache = ResultCache.of_this_code() if use_cache else None
     with ExitStack() as stack:
         stack.enter_context(logged_as_warnings())
         stack.enter_context(_signals_raise(progress, is_cached=is_cached))

@@ -44,8 +44,8 @@ def test_a_share_of_a_zero_baseline_is_a_dash() -> None:
 
 def test_the_baseline_of_a_cell_has_no_flood_and_no_fairness() -> None:
     assert CELL.baseline == Cell("calm", 0.7, 0.0, NO_FLOOD)
-    spec = with_fairness(PolicySpec("calm", {"margin": 0.5}), 0.9)
-    assert spec.params == {"margin": 0.5, "fairness": 0.9}
+    spec = with_fairness(PolicySpec("calm", {"pace": 0.5}), 0.9)
+    assert spec.params == {"pace": 0.5, "fairness": 0.9}
 
 
 @pytest.mark.usefixtures("imported_vllm")

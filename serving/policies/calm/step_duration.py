@@ -41,8 +41,8 @@ class StepDuration(NamedTuple):
     Attributes:
         step_s: longest step, in seconds.
         is_limited: whether step_s is below a step that uses the engine's whole token budget.
-        expected_s: expected duration of a step: step_s if limited, otherwise the time to compute
-            what arrives during one step.
+        expected_s: expected duration of a step: the time to compute what arrives during one step,
+            at most step_s.
         useful_share: share of machine time that such steps leave beside their fixed cost.
         affordable_s: the shortest candidate with which the demand of the recent arrivals still
             fits; infinity if there is none.
@@ -131,9 +131,8 @@ def best_duration(
     if not only_s:
         chosen_s = min(chosen_s, max(_quickest_s(view, programs, value > 0), unlimited_s))
     step = step_duration_of(view, chosen_s, fullest_s)
-    expected_s = step.expected_s
-    if not step.is_limited:
-        expected_s = max(min(unlimited_s, step.step_s), expected_s)
+    lasts_s = step.expected_s if step.is_limited else step.step_s
+    expected_s = max(min(unlimited_s, lasts_s), base_s)
     spare_share = 1.0 - float(wanted_s.sum()) / (UTILISATION * view.arrivals_s)
     return step._replace(
         expected_s=expected_s,
@@ -246,7 +245,7 @@ def _served(in_time: Flags, demand_s: Floats, capacity_s: Floats) -> Floats:
 
 
 def _quickest_s(view: StepView, programs: ProgramDemand, has_value: Flags) -> float:
-    """The duration of steps with which streams get their first tokens soonest; infinity without any.
+    """The duration of steps with which streams begin soonest; infinity without streams.
 
     A prompt waits for half a step on average. Its w seconds of prefill then have the share of the
     machine that the fixed cost of b seconds and the load of decodes, rho, leave:

@@ -18,20 +18,31 @@ from blake3 import blake3
 
 from serving.engine.setup.cache_folder import cache_root
 from serving.engine.setup.config import PINNED_VLLM
+from serving.policies.table import DEFAULT_POLICY
 
 LOGGER = logging.getLogger("orchestrate")
 
 _PACKAGE = Path(__file__).parents[2]
 _LIBRARIES = ("numpy", "scipy")
+CALM_FOLDER = "policies/calm"
+"""The code that no other policy imports: while calm is developed, results of the others remain."""
+
 _UNFINISHED = ".part"
 _ABANDONED_S = 86_400.0
 """An unfinished file of this age is abandoned: no writer takes that long."""
 
 
-def code_version() -> str:
-    """A digest of all code that results depend on: this package, vLLM and numeric libraries."""
+def code_version(*, without: str | None = None) -> str:
+    """A digest of all code that results depend on: this package, vLLM and numeric libraries.
+
+    Args:
+        without: a folder of this package that is left out.
+    """
     digest = blake3()
+    left_out = _PACKAGE / without if without else None
     for path in sorted(_PACKAGE.rglob("*.py")):
+        if left_out in path.parents:
+            continue
         digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
     libraries = [f"{name}={importlib.metadata.version(name)}" for name in _LIBRARIES]
@@ -50,10 +61,18 @@ class ResultCache:
 
     Args:
         version: of the code; results of other versions are ignored.
+        baseline_version: the same for the results of other policies than calm; None: `version`.
     """
 
     folder: Path
     version: str
+    baseline_version: str | None = None
+
+    @classmethod
+    def of_this_code(cls) -> ResultCache:
+        """The user's cache, with the versions of the present code."""
+        without_calm = code_version(without=CALM_FOLDER)
+        return cls(results_folder(), code_version(), without_calm)
 
     def get(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The cached result of a key; None if there is none or its file is damaged.
@@ -109,7 +128,16 @@ class ResultCache:
         return self.folder / f"{blake3(self._text(key).encode()).hexdigest(20)}.json"
 
     def _text(self, key: Mapping[str, Any]) -> str:
-        return json.dumps({**key, "code": self.version}, sort_keys=True, allow_nan=False)
+        version = self.version
+        if self.baseline_version is not None and _is_without_calm(key):
+            version = self.baseline_version
+        return json.dumps({**key, "code": version}, sort_keys=True, allow_nan=False)
+
+
+def _is_without_calm(key: Mapping[str, Any]) -> bool:
+    """Whether the result of this key depends on no code of calm."""
+    runs = key.get("sort") == "run" and key["policy"]["name"] != DEFAULT_POLICY
+    return runs or key.get("sort") in ("capacity", "bound")
 
 
 def _checksum(entry: Mapping[str, Any]) -> str:

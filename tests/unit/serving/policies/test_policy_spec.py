@@ -72,11 +72,11 @@ def test_parameters_reach_the_policy() -> None:
         ("slos_serve", {"candidates": -1}, "candidates=-1"),
         ("calm", {"pace": math.nan}, "pace must be a number"),
         ("calm", {"pace": -1.0}, "pace must be a number from 0"),
-        ("calm", {"margin": "abc"}, "margin must be a number"),
+        ("calm", {"pace": "abc"}, "pace must be a number"),
         ("calm", {"token_share": 7}, "token_share must be a number from 0 to 1"),
-        ("calm", {"leftover": True}, "leftover must be a number"),
-        ("calm", {"least_steps": 2.5}, "least_steps must be a whole number"),
-        ("calm", {"urgent": 3}, "urgent must be true or false"),
+        ("calm", {"utilisation": True}, "utilisation must be a number"),
+        ("calm", {"frame_steps": 2.5}, "frame_steps must be a whole number"),
+        ("calm", {"price": 3}, "price must be true or false"),
     ],
 )
 def test_invalid_policies_and_parameters_are_refused(

@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 from serving.policies.calm.admission import (
     BLOCK_SIZE,
     HORIZONS_S,
-    MAX_UTILISATION,
-    MIN_UTILISATION,
     DemandCurves,
     ExpectedDemand,
     admit,
     demand_curves_of,
-    utilisation_of,
 )
 from serving.policies.calm.program_demand import calls_of, present_programs
-from serving.policies.calm.step_duration import PLANNING_UTILISATION, StepDuration
+from serving.policies.calm.step_duration import StepDuration
 from serving.policies.urgency import next_token_due_s
 from serving.requests import Flags, Floats, RequestState
 from serving.slo import FutureWork
@@ -34,7 +31,7 @@ from tests.unit.serving.serving_examples import (
     step,
 )
 
-NOTHING_EXPECTED = ExpectedDemand(*np.zeros((5, 0)), np.zeros((1, len(HORIZONS_S))), np.zeros(1))
+NOTHING_EXPECTED = ExpectedDemand(np.zeros(0), np.zeros((1, len(HORIZONS_S))), np.zeros(1))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
 STEP = StepDuration(2.0, True, 2.0, 0.75)
 
@@ -46,8 +43,7 @@ def due_at_once(demand_s: Floats, due_s: Floats) -> DemandCurves:
 
 def expecting(density: Floats, by_horizon: Floats) -> ExpectedDemand:
     """Expected demand of these densities, with these machine seconds by each horizon."""
-    others = np.ones((4, len(density)))
-    return ExpectedDemand(density, *others, by_horizon, np.zeros(len(density) + 1))
+    return ExpectedDemand(density, by_horizon, np.zeros(len(density) + 1))
 
 
 def admitted_one_by_one(
@@ -140,92 +136,19 @@ def curves_of(view: StepView) -> DemandCurves:
     return demand_curves_of(view, calls, programs, demand_s, due_s, STEP)
 
 
-def expected_of(
-    demand_s: list[float], slack_s: float, at_work: float, counts: float = 1.0
-) -> ExpectedDemand:
-    """Expected demand of programs in the order of decreasing density."""
-    slacks, weights = np.full((2, len(demand_s)), ([slack_s], [counts]))
-    by = np.zeros((len(demand_s) + 1, 1))
-    density = -np.arange(len(demand_s))
-    allowed_s = slacks / (1 - at_work)
-    soon_s = np.zeros(len(demand_s) + 1)
-    return ExpectedDemand(density, np.array(demand_s), weights, allowed_s, slacks, by, soon_s)
-
-
-@pytest.mark.parametrize(
-    ("demand_s", "deviation"),
-    [
-        ([0.01] * 64, 1 / 8),
-        ([1e299] * 64, 1 / 8),
-        ([0.01] * 36, 1 / 6),
-        ([0.01] * 9_900 + [20.0], 0.1682),
-    ],
-)
-def test_more_and_more_equal_programs_allow_a_higher_utilisation(
-    demand_s: list[float], deviation: float
-) -> None:
-    """The arrival window is as long as the slack of each program."""
-    share = utilisation_of(expected_of(demand_s, 1e301, at_work=0.8), 1e301)
-    assert share == pytest.approx(1 - 0.8 * deviation, abs=1e-4)
-
-
-@pytest.mark.parametrize(("arrivals_s", "slack_s"), [(60.0, 30.0), (5.0, 10.0)])
-def test_a_longer_slack_allows_a_higher_utilisation(arrivals_s: float, slack_s: float) -> None:
-    """The relative deviation grows with the root of window / slack."""
-    share = utilisation_of(expected_of([0.01] * 36, slack_s, at_work=0.8), arrivals_s)
-    assert share == pytest.approx(1 - 0.8 / 6 * (arrivals_s / slack_s) ** 0.5)
-
-
-@pytest.mark.parametrize("at_work", [0.3, 0.6])
-def test_a_shorter_time_at_work_allows_a_higher_utilisation(at_work: float) -> None:
-    """A program that has not begun is displaced without loss."""
-    share = utilisation_of(expected_of([0.01] * 16, 60.0, at_work=at_work), 60.0)
-    assert share == pytest.approx(1 - at_work / 4)
-
-
-@pytest.mark.parametrize(
-    ("demand_s", "slack_s", "share"),
-    [
-        ([], 1.0, PLANNING_UTILISATION),
-        ([3.0], 60.0, MIN_UTILISATION),
-        ([0.01] * 10_000, 60.0, MAX_UTILISATION),
-        ([0.01] * 10_000, 0.0, MIN_UTILISATION),
-        ([0.01] * 100 + [50.0], 60.0, MIN_UTILISATION),
-    ],
-)
-def test_the_utilisation_has_limits(demand_s: list[float], slack_s: float, share: float) -> None:
-    assert utilisation_of(expected_of(demand_s, slack_s, at_work=0.8), 60.0) == share
-
-
-def test_arrivals_of_a_longer_window_have_the_deviation_of_their_true_number() -> None:
-    """64 arrivals with a weight of 1/8 deviate like 8 arrivals."""
-    weighted = expected_of([0.01] * 64, 20.0, at_work=0.8, counts=0.125)
-    assert utilisation_of(weighted, 60.0) == pytest.approx(
-        utilisation_of(expected_of([0.08] * 8, 20.0, at_work=0.8), 60.0)
-    )
-
-
-@pytest.mark.parametrize("arrivals_s", [1.0, 1.1])
-def test_arrivals_without_room_beside_better_ones_do_not_raise_the_headroom(
-    arrivals_s: float,
-) -> None:
-    """100 small programs take 1 s together, and the last and worst would take 1,000 s."""
-    expected = expected_of([0.01] * 100 + [1000.0], arrivals_s, at_work=0.8)
-    served = [0.01] * 100 + ([arrivals_s - 1.0] if arrivals_s > 1.0 else [])
-    deviation = np.linalg.norm(served) / arrivals_s
-    assert utilisation_of(expected, arrivals_s) == pytest.approx(1 - 0.8 * deviation)
-
-
 def test_a_stream_demands_its_prefill_first_and_then_its_tokens_when_they_are_due() -> None:
-    """The first token is due in 3 s; 9 prompt and 10 output tokens remain, 0.25 s each."""
+    """The first token is due in 3 s, so its step of 2 s begins in 1 s at the latest.
+
+    9 prompt and 10 output tokens remain, 0.25 s each.
+    """
     curves = curves_of(crowd(streams=np.array([False] * 5 + [True])))
     [wanted] = curves.by_horizon(np.array([5]))
     shares = wanted / (curves.first_s + curves.rest_s)[5]
     share_by = dict(zip(HORIZONS_S.tolist(), shares.tolist(), strict=True))
-    before = [share for horizon_s, share in share_by.items() if horizon_s < 3.0]
+    before = [share for horizon_s, share in share_by.items() if horizon_s < 1.0]
     assert before == [0.0] * len(before)
-    at_s = min(horizon_s for horizon_s in share_by if horizon_s >= 3.0)
-    due_tokens = (at_s - 3.0) / 0.5 + 1.0
+    at_s = min(horizon_s for horizon_s in share_by if horizon_s >= 1.0)
+    due_tokens = (at_s - 1.0) / 0.5 + 1.0
     assert share_by[at_s] == pytest.approx((9 * 0.25 + due_tokens * 0.25) / (19 * 0.25))
     assert share_by[HORIZONS_S[-1]] == pytest.approx(1.0)
     assert (np.diff(wanted) >= 0).all()

@@ -1,11 +1,9 @@
-"""The remaining work of a program: the length of its chain of calls, predicted and at best."""
+"""The remaining work of a program: the length of its chain of calls, as predicted."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.calm.program_demand import (
     ProgramDemand,
     arrived_programs,
@@ -15,7 +13,7 @@ from serving.policies.calm.program_demand import (
 from serving.requests import Requests
 from serving.slo import FutureWork
 from serving.view import StepModel
-from tests.unit.serving.serving_examples import compound, deadline, request, step
+from tests.unit.serving.serving_examples import compound, request, step
 
 MODEL = StepModel(base_s=0.009, token_s=0.001, sequence_s=0.0, context_s=0.0)
 """A step of one token takes 10 ms."""
@@ -72,35 +70,3 @@ def test_programs_with_and_without_serial_tokens_may_be_in_one_view() -> None:
     view = step(*rows, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
     assert programs.serial_tokens.tolist() == [350.0, 1000.0]
-
-
-def test_the_best_case_has_short_answers_and_60_percent_of_the_rest() -> None:
-    length = LengthSketch((100.0, *(200.0 + n for n in range(len(LENGTH_LEVELS) - 1))))
-    alone = request("alone", slo=deadline(9.0, length=length), max_tokens=1000)
-    view = step(alone, model=MODEL)
-    programs = present_programs(view, calls_of(view.requests, MODEL))
-    assert (
-        programs.least_latency_s(view.requests, 0.01, np.array([True]))[0]
-        < 0.6 * programs.isolated_latency_s(0.01)[0]
-    )
-    (run, _) = run_that_begins(calls=9, decode_tokens=900, critical_s=60.0, tool_s=5.0)
-    view = step(request("first", max_tokens=100), model=MODEL)
-    least_latency_s = 100 * 0.01 + 0.6 * (run.fixed_s[0] + 900 * 0.01)
-    assert run.least_latency_s(view.requests, 0.01, np.array([True])).tolist() == [
-        pytest.approx(least_latency_s)
-    ]
-
-
-def test_the_best_case_is_computed_for_the_flagged_programs_in_their_order() -> None:
-    rows = [request(f"r{n}", slo=deadline(9.0), max_tokens=n) for n in (100, 200, 300)]
-    view = step(*rows, model=MODEL)
-    programs = present_programs(view, calls_of(view.requests, MODEL))
-
-    def least_latency_s(*asked: bool) -> list[float]:
-        return programs.least_latency_s(view.requests, 0.01, np.array(asked)).tolist()
-
-    prompt_s = 0.6 * programs.fixed_s[0]
-    all_three = least_latency_s(True, True, True)
-    assert all_three == pytest.approx([prompt_s + own_s for own_s in (1.0, 2.0, 3.0)])
-    assert least_latency_s(True, False, True) == [all_three[0], all_three[2]]
-    assert least_latency_s(False, False, False) == []

@@ -1,6 +1,8 @@
-"""The duration of steps, as decided by recent arrivals, backlogs and programs that are behind."""
+"""The duration of steps, as decided by recent arrivals and by backlogs."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,15 +10,16 @@ import pytest
 from serving.policies.calm.calm import calm
 from serving.policies.calm.program_demand import arrived_programs, calls_of, present_programs
 from serving.policies.calm.step_duration import (
-    PLANNING_MARGIN,
     BEARABLE_SHARE,
+    PLANNING_MARGIN,
     SHORTEST_FACTOR,
     StepDuration,
     backlog_duration,
     best_duration,
+    fullest_batch_s,
     step_duration_of,
 )
-from serving.requests import Requests, RequestView
+from serving.requests import Requests
 from serving.slo import Slo
 from serving.view import StepModel
 from tests.unit.serving.serving_examples import deadline, latency, request, running, step
@@ -25,7 +28,9 @@ MODEL = StepModel(base_s=0.01, token_s=1e-4, sequence_s=0.0, context_s=0.0)
 FULL_STEP_S = 0.01 + 2000 * 1e-4
 
 
-def duration_after(*slos: Slo, copies: int = 1, max_tokens: int = 1000) -> StepDuration:
+def duration_after(
+    *slos: Slo, copies: int = 1, max_tokens: int = 1000, slots: int = 1000
+) -> StepDuration:
     """The duration after this many copies of requests with these SLOs arrived within 10 s."""
     arrivals = Requests.of(
         [
@@ -34,13 +39,13 @@ def duration_after(*slos: Slo, copies: int = 1, max_tokens: int = 1000) -> StepD
             for index, slo in enumerate(slos)
         ]
     )
-    view = step(model=MODEL, step_tokens=2000, arrivals=arrivals, arrivals_s=10.0)
+    view = step(model=MODEL, step_tokens=2000, arrivals=arrivals, arrivals_s=10.0, slots=slots)
     programs = arrived_programs(view)
     value = programs.value(arrivals, 1000.0, 0.5)
     return best_duration(view, arrivals, programs, value)
 
 
-@pytest.mark.parametrize("slos", [(), (Slo(),), (deadline(1000.0),), (latency(10.0, 1.0),)])
+@pytest.mark.parametrize("slos", [(), (Slo(),), (deadline(1000.0),)])
 def test_steps_are_not_limited_if_no_slo_is_at_risk(slos: tuple[Slo, ...]) -> None:
     assert not duration_after(*slos).is_limited
 
@@ -51,6 +56,49 @@ def test_a_long_chain_limits_steps_to_what_it_can_bear() -> None:
     assert 0.03 < duration.step_s <= 0.03 / PLANNING_MARGIN
     assert duration.expected_s == duration.step_s
     assert duration.useful_share == pytest.approx(1.0 - 0.01 / duration.step_s)
+
+
+@pytest.mark.parametrize("num_decodes", [1, 2, 5])
+def test_a_limit_beyond_the_longest_steps_that_slots_and_memory_allow_gains_no_time(
+    num_decodes: int,
+) -> None:
+    """Each of 100 calls prefills 99 tokens and decodes 1,000: 110 us for each decode in a step."""
+    longest_s = 0.01 + num_decodes * (1.0 + 0.099) * 1e-4
+    duration = duration_after(deadline(1e4), copies=100, slots=num_decodes)
+    assert duration.useful_share == pytest.approx(1.0 - 0.01 / longest_s)
+    arrivals = Requests.of(
+        [request(f"{n}", slo=deadline(1e4), prompt_tokens=100, max_tokens=1000) for n in range(9)]
+    )
+    memory = step(model=MODEL, arrivals=arrivals, slots=1000, kv_tokens=num_decodes * 600)
+    programs = arrived_programs(memory)
+    assert fullest_batch_s(memory, programs, programs.tokens > 0) == pytest.approx(longest_s)
+
+
+def test_without_work_of_value_there_is_no_longest_batch() -> None:
+    view = step(model=MODEL, arrivals=Requests.of([request("one")]))
+    assert fullest_batch_s(view, arrived_programs(view), np.array([False])) == math.inf
+
+
+def first_token_s(duration_s: float, prompt_s: float, decode_load: float) -> float:
+    """Mean seconds until the end of a prefill that has all time that decodes leave."""
+    share = 1.0 - MODEL.base_s / duration_s - decode_load
+    return duration_s / 2 + prompt_s / share if share > 0 else math.inf
+
+
+@pytest.mark.parametrize("copies", [1, 20, 40, 70])
+def test_steps_are_as_short_as_is_best_for_the_first_tokens_of_streams(copies: int) -> None:
+    """Each stream has 9.9 ms of prefill and 100 ms of decodes in 10 s."""
+    duration = duration_after(latency(10.0, 1.0), copies=copies)
+    at_best_s = min(
+        first_token_s(duration_s, 0.0099, 0.01 * copies)
+        for duration_s in np.geomspace(0.01, 0.5, 2000)
+    )
+    assert first_token_s(duration.step_s, 0.0099, 0.01 * copies) == pytest.approx(at_best_s)
+
+
+def test_steps_are_not_shorter_for_first_tokens_than_keeps_up_with_the_arrivals() -> None:
+    """90 streams demand 9.9 of 10 s, which only steps of a second would leave."""
+    assert not duration_after(latency(10.0, 1.0), copies=90).is_limited
 
 
 def test_a_stream_limits_steps_by_its_tbt() -> None:
@@ -64,33 +112,17 @@ def test_a_short_stream_spreads_its_ttft_over_its_tokens() -> None:
     assert duration.step_s <= 0.9 * (0.05 + 2.99 / 20)
 
 
-@pytest.mark.parametrize("slo", [deadline(30.0), latency(10.0, 0.05)])
-def test_steps_are_not_limited_while_the_machine_has_spare_time(slo: Slo) -> None:
+def test_steps_are_not_limited_while_the_machine_has_spare_time() -> None:
     """Unlimited steps are short enough then."""
-    assert not duration_after(slo, copies=20).is_limited
-    assert not duration_after(slo, copies=60).is_limited
-    assert duration_after(slo, copies=95).is_limited
+    assert not duration_after(deadline(30.0), copies=20).is_limited
+    assert not duration_after(deadline(30.0), copies=50).is_limited
+    assert duration_after(deadline(30.0), copies=95).is_limited
 
 
 def test_steps_are_limited_without_spare_time() -> None:
     """Unlimited steps take 83 ms with 88% of the time used; 1,000 tokens in 56 s bear 75 ms."""
     assert duration_after(deadline(56.0), copies=80).is_limited
     assert not duration_after(deadline(66.0), copies=80).is_limited
-
-
-def test_with_spare_time_unlimited_steps_are_taken_as_three_quarters_of_their_prediction() -> None:
-    """77 calls demand 8.47 of 10 s, so unlimited steps take 65 ms as predicted.
-
-    A chain of 1,000 tokens is in time with PLANNING_MARGIN if it has 3/4 of 65 s, and steps are not
-    limited if it has 3/4 of that.
-    """
-    predicted_s = 1000 * 0.01 / (1.0 - 0.847)
-    assert not duration_after(
-        deadline(1.1 * SPARE_TIME_FACTOR * PLANNING_MARGIN * predicted_s), copies=77
-    ).is_limited
-    assert duration_after(
-        deadline(0.9 * SPARE_TIME_FACTOR * PLANNING_MARGIN * predicted_s), copies=77
-    ).is_limited
 
 
 def test_one_tight_chain_does_not_limit_steps_that_many_loose_ones_fill() -> None:
@@ -127,67 +159,6 @@ def test_unlimited_steps_take_the_time_to_compute_what_arrives_meanwhile() -> No
         20.0: pytest.approx(0.02),
         5.0: pytest.approx(FULL_STEP_S),
     }
-
-
-def saving(*left_s: float, lost_per_s: float) -> float:
-    """Step duration for answers with 100 remaining tokens and these times left."""
-    answers = [
-        running(
-            f"{n}",
-            slo=deadline(end_s),
-            prompt_tokens=500,
-            output_tokens=100,
-            computed_tokens=599,
-            max_tokens=200,
-        )
-        for n, end_s in enumerate(left_s)
-    ]
-    return saving_among(*answers, lost_per_s=lost_per_s)
-
-
-def saving_among(*answers: RequestView, value: float = 1.0, lost_per_s: float = 1.0) -> float:
-    """Step duration for these answers, if steps of 0.1 s were chosen before."""
-    view = step(*answers, model=MODEL, step_tokens=2000)
-    programs = present_programs(view, calls_of(view.requests, view.model))
-    chosen = step_duration_of(view, 0.1)._replace(value_per_s=lost_per_s / LOST_TIME_COST)
-    return saving_duration(view, chosen, programs, np.full(len(answers), value)).step_s
-
-
-def test_programs_that_are_behind_are_saved_by_shorter_steps() -> None:
-    """100 tokens are in time within 8 s with steps of 80 ms, and within 2 s with 20 ms."""
-    assert saving(8.0, lost_per_s=1.0) == pytest.approx(BEARABLE_SHARE * 0.08)
-    assert saving(8.0, 2.0, lost_per_s=1.0) == pytest.approx(BEARABLE_SHARE * 0.02)
-
-
-def test_the_time_for_prefill_is_not_available_for_decodes() -> None:
-    """5,000 prompt tokens of 0.1 ms each leave 7.5 of 8 s for 100 output tokens."""
-    call = running("call", slo=deadline(8.0), prompt_tokens=5001, computed_tokens=0, max_tokens=100)
-    assert saving_among(call) == pytest.approx(BEARABLE_SHARE * 0.075)
-    assert saving_among(call, value=0.0) == pytest.approx(0.1)
-
-
-def test_at_most_max_saved_programs_are_considered_the_least_late_first() -> None:
-    """The program with 2 s left is one too many."""
-
-
-@pytest.mark.parametrize("left_s", [(), (10.6,), (1e4,), (1.0,), (1e-3,)])
-def test_programs_that_are_in_time_or_hopeless_do_not_shorten_steps(
-    left_s: tuple[float, ...],
-) -> None:
-    assert saving(*left_s, lost_per_s=1.0) == pytest.approx(0.1)
-
-
-def test_steps_are_not_shortened_for_a_program_that_costs_more_than_its_value() -> None:
-    """85 additional steps cost 0.85 s of machine time for the first, and 60 ms for the second."""
-    assert saving(2.0, lost_per_s=1.1) == pytest.approx(BEARABLE_SHARE * 0.02)
-    assert saving(2.0, lost_per_s=1.2) == pytest.approx(0.1)
-    assert saving(2.0, 9.9, lost_per_s=1.2) == pytest.approx(BEARABLE_SHARE * 0.099)
-
-
-def test_steps_short_enough_for_one_program_save_all_that_are_less_behind() -> None:
-    """The second program adds only the difference to the first one's steps, during its 2 s."""
-    assert saving(8.0, 2.0, lost_per_s=1.26) == pytest.approx(BEARABLE_SHARE * 0.02)
-    assert saving(8.0, 2.0, lost_per_s=1.27) == pytest.approx(BEARABLE_SHARE * 0.08)
 
 
 def beside_a_backlog(
@@ -260,14 +231,6 @@ def test_the_affordable_duration_leaves_just_enough_time_for_the_arrivals() -> N
     )
     assert duration_after(deadline(1e4), copies=100).affordable_s == np.inf
     assert duration_after().affordable_s == pytest.approx(SHORTEST_FACTOR * 0.0101)
-
-
-def test_a_step_model_of_zeros_does_not_shorten_steps() -> None:
-    late = running("late", slo=deadline(1e-9), output_tokens=10)
-    view = step(late, model=StepModel(0.0, 0.0, 0.0, 0.0), token_s=0.0)
-    programs = present_programs(view, calls_of(view.requests, view.model))
-    chosen = step_duration_of(view, 0.1)
-    assert saving_duration(view, chosen, programs, np.ones(1)) == chosen
 
 
 def test_a_step_model_of_zeros_does_not_limit_steps() -> None:

@@ -236,7 +236,7 @@ def test_a_live_plan_scales_programs_to_the_engine_but_not_its_window() -> None:
     [
         {"policies": ()},
         {"policies": (PolicySpec("fcfs"), PolicySpec("fcfs"))},
-        {"policies": (PolicySpec("calm", {"margin": 1}), PolicySpec("calm", {"margin": 1.0}))},
+        {"policies": (PolicySpec("calm", {"pace": 1}), PolicySpec("calm", {"pace": 1.0}))},
         {"loads": ()},
         {"loads": (0.0,)},
         {"loads": (1.0, 1.0)},

@@ -7,11 +7,17 @@ import logging
 import math
 import os
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
-from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
+from serving.policies.table import PolicySpec
+from serving.sim.compare.result_cache import (
+    CALM_FOLDER,
+    ResultCache,
+    code_version,
+    results_folder,
+)
 from tests.unit.serving.sim.bench_examples import run_concurrently
 
 KEY = {"sort": "run", "load": 0.7, "policy": {"name": "fcfs", "params": {}}}
@@ -124,6 +130,44 @@ def test_a_folder_that_cannot_be_written_is_only_logged(
         cache.put(KEY, RESULT)
         assert cache.get(KEY) is None
     assert "cannot store a result" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "remains"),
+    [
+        ({"sort": "run", "policy": PolicySpec("fcfs").to_json()}, True),
+        ({"sort": "run", "policy": PolicySpec("calm").to_json()}, False),
+        ({"sort": "run", "policy": PolicySpec("calm", {"pace": 0.1}).to_json()}, False),
+        ({"sort": "capacity"}, True),
+        ({"sort": "bound"}, True),
+        ({"sort": "live", "policy": PolicySpec("fcfs").to_json()}, False),
+    ],
+)
+def test_results_of_other_policies_remain_if_only_calm_has_changed(
+    tmp_path: Path, key: dict[str, Any], remains: bool
+) -> None:
+    ResultCache(tmp_path, "v1", "without calm").put(key, RESULT)
+    assert ResultCache(tmp_path, "v2", "without calm").get(key) == (RESULT if remains else None)
+    assert ResultCache(tmp_path, "v1", "changed").get(key) == (None if remains else RESULT)
+
+
+def test_the_cache_of_this_code_has_the_versions_with_and_without_calm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from serving.sim.compare import result_cache as module
+
+    assert (module._PACKAGE / CALM_FOLDER / "calm.py").is_file()
+    monkeypatch.setattr(module, "_PACKAGE", tmp_path)
+    (tmp_path / CALM_FOLDER).mkdir(parents=True)
+    caches = [ResultCache.of_this_code()]
+    for path in (f"{CALM_FOLDER}/calm.py", "policies/table.py"):
+        (tmp_path / path).write_text("1")
+        caches.append(ResultCache.of_this_code())
+    first, calm_changed, other_changed = caches
+    assert first.version != calm_changed.version
+    assert first.baseline_version == calm_changed.baseline_version
+    assert calm_changed.version != other_changed.version
+    assert calm_changed.baseline_version != other_changed.baseline_version
 
 
 def test_results_are_stored_in_the_cache_folder(
