@@ -29,6 +29,7 @@ from serving.policies.calm.step_duration import (
     StepDuration,
     backlog_duration,
     best_duration,
+    saving_duration,
 )
 from serving.policies.fairness import fair_scores, limit_users_ahead, mix_in_fairness
 from serving.policies.preemption_gate import MIN_GAIN
@@ -124,6 +125,7 @@ def calm(
             due_s=due_s,
             num_steps=frame_steps,
         )
+        step = saving_duration(view, step, programs, value * admitted_programs)
     order = order[~to_drop(view, urgency.stay)[order]]
     others = in_spare_time(
         view,
