@@ -48,14 +48,9 @@ Params = Mapping[str, Parameter]
 VARIANTS: Mapping[str, Params] = MappingProxyType(
     {
         "no price of what is to arrive": {"price": False},
-        "timely at the shortest steps is enough": {"margin": 0.0},
-        "no gate for displacing programs that have begun": {"gate": 0.0},
-        "execution by density": {"urgent": False},
         "lengths not corrected": {"correct": False},
         "no admitted set": {"utilisation": 1e6},
         "no headroom": {"utilisation": 1.0},
-        "a fixed headroom of 15%": {"utilisation": 0.85},
-        "no program saved by shorter steps": {"save": False},
         "a pace of 30 ms, whatever arrives": {"pace": 0.03},
         "a pace of 80 ms, whatever arrives": {"pace": 0.08},
         "no pace": {"pace": 1e6},
@@ -63,7 +58,6 @@ VARIANTS: Mapping[str, Params] = MappingProxyType(
         "value in requests only": {"token_share": 0.0},
         "a plan for 50 steps": {"frame_steps": 50},
         "96 at once": {"batch": 96},
-        "no time for late work": {"leftover": 0.0},
     }
 )
 """Name of an ingredient that is left out -> the parameters of calm that leave it out."""

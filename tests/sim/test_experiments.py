@@ -101,7 +101,7 @@ def test_prefix_caching_raises_the_goodput_of_programs_that_repeat_their_context
         )
         report = run(config=loops, policy=PolicySpec(policy), rate_per_s=6.0)["report"]
         goodputs[caching] = report["token_goodput"]
-    assert goodputs[True] > 1.3 * goodputs[False] > 0
+    assert goodputs[True] > 1.2 * goodputs[False] > 0
 
 
 def test_the_measured_capacity_hardly_depends_on_the_size_of_the_backlog() -> None:
