@@ -26,7 +26,6 @@ class Figure(NamedTuple):
 
 RIVALS = ["fcfs", "edf", "sjf", "plas", "lsdf", "slai", "slos_serve", "annealing", "calm_published"]
 FEW_SLOTS = [f"{name}:batch=96" for name in ["fcfs", "edf", "plas", "sjf", "slos_serve", "slai"]]
-HEADROOMS = [*(f"calm:utilisation={share}" for share in (0.75, 0.85, 0.93)), "calm"]
 CACHED = ["fcfs", "slai", "slos_serve", "calm"]
 
 
@@ -98,7 +97,7 @@ FIGURES = {
     ),
     "ablation": Figure(
         "calm without one of its ingredients at a time",
-        "python -m benchmarks.ablation --loads 2 --seeds 3 --window-s 120",
+        "python -m benchmarks.ablation --loads 2 --seeds 2 --window-s 120",
     ),
     "conditions": Figure(
         "other workloads, SLOs, predictions and machines; requests without tags",
@@ -108,11 +107,6 @@ FIGURES = {
         "a machine with varying speed",
         "python -m benchmarks.robustness --condition unsteady --loads 0.5,1,2 --seeds 3"
         " --window-s 240",
-    ),
-    "headroom": Figure(
-        "the headroom for later arrivals",
-        f"python -m benchmarks.robustness {_policies(HEADROOMS)}"
-        " --loads 2 --seeds 2 --window-s 120",
     ),
     "deep-research": Figure(
         "a trace of deep research", _TRACE.format(_DEEP_RESEARCH), reads=(_DEEP_RESEARCH,)
