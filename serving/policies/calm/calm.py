@@ -49,9 +49,13 @@ TOKEN_SHARE = 0.6
 """Share of a program's value that its tokens make; the rest is for meeting its SLO. It is above one
 half because, of the upper bound, tokens are further away than met SLOs."""
 
-HELD_STEPS, HELD_SHARE = 4, 0.25
-"""A plan answers arrivals and ends of HELD_STEPS steps, but holds for at most HELD_SHARE of the
-shortest TTFT of the recent streams, which wait for the next plan."""
+HELD_STEPS, CROWD = 4, 128
+"""A plan answers the arrivals and ends of HELD_STEPS steps, and of one more for each CROWD requests.
+Planning takes longer with more requests: so it takes about the same share of the time."""
+
+HELD_SHARE = 0.25
+"""A plan holds for at most this share of the shortest TTFT of the recent streams: a first token
+waits for the next plan."""
 
 
 def calm(
@@ -222,7 +226,8 @@ def _call_due_s(calls: Calls, programs: ProgramDemand, due_s: Floats, step: Step
 def _held_steps(view: StepView, step: StepDuration) -> int:
     """Number of steps after which one plan answers all arrivals and ends, at least 1."""
     ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY].min(initial=np.inf)
-    return int(max(min(HELD_STEPS, HELD_SHARE * ttft_s / step.step_s), 1.0))
+    held_steps = HELD_STEPS + len(view.requests) // CROWD
+    return int(max(min(held_steps, HELD_SHARE * ttft_s / step.step_s), 1.0))
 
 
 def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_value: Flags) -> Bytes:

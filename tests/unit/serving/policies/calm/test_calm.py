@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
-from serving.policies.calm.calm import HELD_SHARE, HELD_STEPS, _mean_tokens, calm
+from serving.policies.calm.calm import CROWD, HELD_SHARE, HELD_STEPS, _mean_tokens, calm
 from serving.policies.calm.program_demand import arrived_programs
 from serving.requests import Requests, RequestView
 from serving.slo import Slo
@@ -29,6 +30,15 @@ def test_a_plan_answers_the_arrivals_of_a_few_steps(ttfts_s: list[float]) -> Non
     plan = calm(beside_streams(ttfts_s), frame_steps=10)
     assert (plan.least_steps, plan.steps) == (HELD_STEPS, 10)
     assert calm(beside_streams(ttfts_s), frame_steps=2).steps == HELD_STEPS
+
+
+def test_a_plan_holds_longer_with_many_requests_but_not_if_first_tokens_are_due() -> None:
+    crowd = beside_streams([]).requests.take(np.zeros(20 * CROWD, dtype=np.int64))
+    many = beside_streams([])._replace(requests=crowd)
+    assert calm(many).least_steps == HELD_STEPS + 20
+    assert calm(many).steps == HELD_STEPS + 20
+    streams = beside_streams([0.5])
+    assert calm(many._replace(arrivals=streams.arrivals), pace=0.05).least_steps == 2
 
 
 @pytest.mark.parametrize(("shortest_s", "least_steps"), [(0.65, 3), (0.5, 2), (0.01, 1)])
