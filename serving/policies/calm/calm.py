@@ -50,8 +50,8 @@ TOKEN_SHARE = 0.6
 half because, of the upper bound, tokens are further away than met SLOs."""
 
 HELD_STEPS, CROWD = 4, 128
-"""A plan answers the arrivals and ends of HELD_STEPS steps, and of one more for each CROWD requests.
-Planning takes longer with more requests: so it takes about the same share of the time."""
+"""A plan answers the arrivals and ends of HELD_STEPS steps, and of one more per CROWD requests: the
+more requests there are, the longer planning takes."""
 
 HELD_SHARE = 0.25
 """A plan holds for at most this share of the shortest TTFT of the recent streams: a first token
