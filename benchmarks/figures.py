@@ -148,6 +148,11 @@ FIGURES = {
         "python -m benchmarks.frames --policy calm --requests 256 1024 4096",
         is_timed=True,
     ),
+    "scheduling": Figure(
+        "scheduling's share of a step on the real engine, beside vLLM's own scheduler",
+        "python -m benchmarks.scheduling --steps 30",
+        is_timed=True,
+    ),
     "live": Figure(
         "fcfs and calm on the real engine, measured and simulated",
         "python -m benchmarks.live --policy fcfs --policy calm --loads 0.6,2.0 --seeds 3"
