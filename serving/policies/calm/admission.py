@@ -84,6 +84,12 @@ class ExpectedDemand(NamedTuple):
         """What arrivals of a higher density than each of these take in the next second: (n,)."""
         return self.soon_s[self._num_above(density)]
 
+    def without_demand(self) -> ExpectedDemand:
+        """As if nothing were to arrive."""
+        return ExpectedDemand(
+            self.density, np.zeros_like(self.by_horizon), np.zeros_like(self.soon_s)
+        )
+
     def _num_above(self, density: Floats) -> Ints:
         return np.searchsorted(-self.density, -density, side="left")
 

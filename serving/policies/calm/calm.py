@@ -93,10 +93,7 @@ def calm(
     arrived_value = arrived.value(view.arrivals, mean_tokens, token_share)
     value = programs.value(view.requests, mean_tokens, token_share)
     if fairness:
-        users = (view.requests.user_tokens[programs.first], view.arrivals.user_tokens)
-        discount = mix_in_fairness(1.0, fair_scores(np.concatenate(users)), fairness)
-        value *= discount[: len(value)]
-        arrived_value *= discount[len(value) :]
+        value, arrived_value = _with_fairness(view, programs, value, arrived_value, fairness)
     recent_value = arrived_value if slos_arrived else value
     step = best_duration(view, *recent, recent_value, only_s=pace)
     begin_step_s = BEGIN_MARGIN * step.expected_s
@@ -107,7 +104,7 @@ def calm(
         view, arrived, arrived_value * (arrived_end_s <= arrived.ends_s), step
     )
     if not price:
-        expected = expected._replace(by_horizon=np.zeros_like(expected.by_horizon))
+        expected = expected.without_demand()
     demand_s = step.with_fixed_cost(programs.demand_s(view.model))
     due_s = _due_s(programs, urgency, step)
     curves = demand_curves_of(view, calls, programs, demand_s, due_s, step)
@@ -184,6 +181,15 @@ def _corrected(requests: Requests) -> tuple[Floats, Floats]:
         length[is_missing] = requests.default_length[is_missing]
         length[length[:, -1] == 0.0] = np.nan  # no answer has ended yet
     return length, future
+
+
+def _with_fairness(
+    view: StepView, programs: ProgramDemand, value: Floats, arrived_value: Floats, fairness: float
+) -> tuple[Floats, Floats]:
+    """The values of present and arrived programs, less what their users' service costs them."""
+    users = (view.requests.user_tokens[programs.first], view.arrivals.user_tokens)
+    discount = mix_in_fairness(1.0, fair_scores(np.concatenate(users)), fairness)
+    return value * discount[: len(value)], arrived_value * discount[len(value) :]
 
 
 def _mean_tokens(requests: Requests, programs: ProgramDemand) -> float:
