@@ -109,6 +109,7 @@ def best_duration(
     programs: ProgramDemand,
     value: Floats,
     *,
+    present_s: float = 0.0,
     only_s: float = 0.0,
 ) -> StepDuration:
     """The duration with which these programs would have had the highest total value.
@@ -117,12 +118,13 @@ def best_duration(
     until the machine time of their arrival window is used up; the last one in part. If all of them
     leave spare time, steps are shorter than the limit anyway, so no limit affects them. Of equally
     good durations the longest is taken, but steps are no longer than is best for first tokens
-    (`_quickest_s`) while they compute all that arrives (`_unlimited_s`).
+    (`_quickest_s`) while they compute all that is here and all that arrives (`_unlimited_s`).
 
     Args:
         requests: the recent arrivals; the requests of the view if nothing arrived.
         programs: their programs.
         value: of each program, (m,).
+        present_s: what the present requests add to each step of a frame, in seconds.
         only_s: the only candidate, in seconds; 0: all candidates.
     """
     base_s, full_s = view.model.base_s, _full_step_s(view)
@@ -139,7 +141,8 @@ def best_duration(
     wanted_s = demand_s[value > 0]
     chosen_s, unlimited_s = float(durations_s[best]), _unlimited_s(view, wanted_s)
     if not only_s:
-        chosen_s = min(chosen_s, max(_quickest_s(view, programs, value > 0), unlimited_s))
+        quickest_s = _quickest_s(view, programs, value > 0)
+        chosen_s = min(chosen_s, max(quickest_s, unlimited_s, base_s + present_s))
     step = step_duration_of(view, chosen_s, fullest_s)
     lasts_s = step.expected_s if step.is_limited else step.step_s
     expected_s = max(min(unlimited_s, lasts_s), base_s)
