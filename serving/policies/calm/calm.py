@@ -22,7 +22,6 @@ from serving.policies.calm.program_demand import (
     calls_of,
     expired,
     present_programs,
-    seconds_added,
 )
 from serving.policies.calm.spare_time import in_spare_time
 from serving.policies.calm.step_duration import (
@@ -96,10 +95,7 @@ def calm(
     if fairness:
         value, arrived_value = _with_fairness(view, programs, value, arrived_value, fairness)
     recent_value = arrived_value if slos_arrived else value
-    present_s = seconds_added(view, calls, np.arange(len(view.requests)), frame_steps).sum()
-    step = best_duration(
-        view, *recent, recent_value, present_s=float(present_s) / frame_steps, only_s=pace
-    )
+    step = best_duration(view, *recent, recent_value, only_s=pace)
     begin_step_s = BEGIN_MARGIN * step.expected_s
     has_begun = view.requests.program_tokens[programs.first] > 0
     value *= _can_be_in_time(view, programs, urgency, has_begun, begin_step_s)

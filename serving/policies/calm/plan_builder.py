@@ -39,8 +39,8 @@ def build_plan(
     """
     late = urgency.deadline_class > DeadlineClass.FEASIBLE
     run = admitted | others
-    if step.is_limited:
-        capacity_s = frame_steps * (step.step_s - view.model.base_s)
+    if step.frame_s < np.inf:
+        capacity_s = frame_steps * (step.frame_s - view.model.base_s)
         run &= _in_frame(view, calls, order[run[order]], frame_steps, capacity_s)
     overdue = _longest_overdue(view, order[~late[order]])
     if size == 1 and admitted[order].any():

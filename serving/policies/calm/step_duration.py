@@ -55,6 +55,9 @@ class StepDuration(NamedTuple):
         affordable_s: the shortest candidate with which the demand of the recent arrivals still
             fits; infinity if there is none.
         value_per_s: value per second of machine time, computed from the recent arrivals.
+        frame_s: the duration of steps in which the requests of a frame must fit: longer than step_s
+            if that is short for first tokens, since prompts share what the decodes leave of a step;
+            infinity: no limit.
     """
 
     step_s: float
@@ -63,6 +66,7 @@ class StepDuration(NamedTuple):
     useful_share: float
     affordable_s: float = math.inf
     value_per_s: float = 0.0
+    frame_s: float = math.inf
 
     def with_fixed_cost(self, seconds: Floats) -> Floats:
         """Machine time for work that adds these seconds to steps: seconds / useful_share."""
@@ -82,7 +86,9 @@ def step_duration_of(view: StepView, step_s: float, fullest_s: float = math.inf)
     is_limited = step_s < full_s
     lasts_s = min(step_s, fullest_s)
     share = max(1.0 - base_s / lasts_s, MIN_USEFUL_SHARE)
-    return StepDuration(step_s, is_limited, lasts_s if is_limited else base_s, share)
+    if not is_limited:
+        return StepDuration(step_s, is_limited, base_s, share)
+    return StepDuration(step_s, is_limited, lasts_s, share, frame_s=step_s)
 
 
 def fullest_batch_s(view: StepView, programs: ProgramDemand, has_value: Flags) -> float:
@@ -109,7 +115,6 @@ def best_duration(
     programs: ProgramDemand,
     value: Floats,
     *,
-    present_s: float = 0.0,
     only_s: float = 0.0,
 ) -> StepDuration:
     """The duration with which these programs would have had the highest total value.
@@ -118,13 +123,12 @@ def best_duration(
     until the machine time of their arrival window is used up; the last one in part. If all of them
     leave spare time, steps are shorter than the limit anyway, so no limit affects them. Of equally
     good durations the longest is taken, but steps are no longer than is best for first tokens
-    (`_quickest_s`) while they compute all that is here and all that arrives (`_unlimited_s`).
+    (`_quickest_s`) while they compute all that arrives (`_unlimited_s`).
 
     Args:
         requests: the recent arrivals; the requests of the view if nothing arrived.
         programs: their programs.
         value: of each program, (m,).
-        present_s: what the present requests add to each step of a frame, in seconds.
         only_s: the only candidate, in seconds; 0: all candidates.
     """
     base_s, full_s = view.model.base_s, _full_step_s(view)
@@ -140,15 +144,16 @@ def best_duration(
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     wanted_s = demand_s[value > 0]
     chosen_s, unlimited_s = float(durations_s[best]), _unlimited_s(view, wanted_s)
+    frame_s = step_duration_of(view, chosen_s).frame_s
     if not only_s:
-        quickest_s = _quickest_s(view, programs, value > 0)
-        chosen_s = min(chosen_s, max(quickest_s, unlimited_s, base_s + present_s))
+        chosen_s = min(chosen_s, max(_quickest_s(view, programs, value > 0), unlimited_s))
     step = step_duration_of(view, chosen_s, fullest_s)
     lasts_s = step.expected_s if step.is_limited else step.step_s
     expected_s = max(min(unlimited_s, lasts_s), base_s)
     spare_share = 1.0 - float(wanted_s.sum()) / (UTILISATION * view.arrivals_s)
     return step._replace(
         expected_s=expected_s,
+        frame_s=frame_s,
         affordable_s=max(base_s / spare_share, shortest_s) if spare_share > 0 else math.inf,
         value_per_s=float(values[best]) / view.arrivals_s,
     )
@@ -195,7 +200,7 @@ def backlog_duration(
     if limit_s >= step.step_s:
         return step
     expected_s = min(step.expected_s, limit_s)
-    return step._replace(step_s=limit_s, is_limited=True, expected_s=expected_s)
+    return step._replace(step_s=limit_s, is_limited=True, expected_s=expected_s, frame_s=limit_s)
 
 
 def saving_duration(

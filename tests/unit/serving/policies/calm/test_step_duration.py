@@ -142,7 +142,7 @@ def test_a_duration_is_clamped_to_an_empty_and_a_full_step() -> None:
     assert step_duration_of(view, 1e6) == StepDuration(
         pytest.approx(FULL_STEP_S), False, 0.01, share
     )
-    assert step_duration_of(view, 0.02) == StepDuration(0.02, True, 0.02, 0.5)
+    assert step_duration_of(view, 0.02) == StepDuration(0.02, True, 0.02, 0.5, frame_s=0.02)
     assert step_duration_of(view, 0.001).step_s == pytest.approx(0.0101)
 
 
