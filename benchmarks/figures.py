@@ -81,6 +81,10 @@ FIGURES = {
         f"orchestrate bench mixed {_policies([*RIVALS, 'calm'])}"
         " --loads 0.7,1.0,1.5,2.0 --seeds 3 --plot {out}/goodput.png",
     ),
+    "calm": Figure(
+        "calm on seeds for reporting",
+        "orchestrate bench mixed --policy calm --loads 0.7,1.0,2.0 --seeds 10-14 --window-s 120",
+    ),
     "oracle": Figure(
         "calm with oracle predictions",
         "orchestrate bench mixed --policy calm --loads 0.7,1.0,1.5,2.0 --seeds 3"
