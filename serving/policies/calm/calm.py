@@ -116,17 +116,8 @@ def calm(
     order = np.lexsort((_call_due_s(calls, programs, due_s, step), ranks))
     least_steps = _held_steps(view, step)
     if not pace:
-        is_computed = calls.uncomputed[programs.first] == 0
-        step = backlog_duration(
-            view,
-            step,
-            programs,
-            admitted_programs & (is_computed | ~programs.is_stream),
-            backlog_s=float(calls.prompt_s.sum()),
-            due_s=due_s,
-            num_steps=frame_steps,
-        )
-        step = saving_duration(view, step, programs, value * admitted_programs)
+        admitted_value = value * admitted_programs
+        step = _until_next_plan(view, step, calls, programs, admitted_value, due_s, frame_steps)
     order = order[~to_drop(view, urgency.stay)[order]]
     others = in_spare_time(
         view,
@@ -227,6 +218,29 @@ def _call_due_s(calls: Calls, programs: ProgramDemand, due_s: Floats, step: Step
     shorter_by = programs.longest_tokens[programs.row_of] - calls.tokens
     call_due_s: Floats = due_s[programs.row_of] + shorter_by * step.expected_s
     return call_due_s
+
+
+def _until_next_plan(
+    view: StepView,
+    step: StepDuration,
+    calls: Calls,
+    programs: ProgramDemand,
+    admitted_value: Floats,
+    due_s: Floats,
+    frame_steps: int,
+) -> StepDuration:
+    """The duration of steps until the next plan, which may be shorter for some programs."""
+    is_computed = calls.uncomputed[programs.first] == 0
+    step = backlog_duration(
+        view,
+        step,
+        programs,
+        (admitted_value > 0) & (is_computed | ~programs.is_stream),
+        backlog_s=float(calls.prompt_s.sum()),
+        due_s=due_s,
+        num_steps=frame_steps,
+    )
+    return saving_duration(view, step, programs, admitted_value)
 
 
 def _held_steps(view: StepView, step: StepDuration) -> int:
