@@ -11,7 +11,7 @@ import numpy as np
 
 from serving.policies.calm.admission import ExpectedDemand
 from serving.policies.calm.program_demand import MIN_S, Calls, ProgramDemand, seconds_added
-from serving.policies.calm.step_duration import BEARABLE_SHARE, StepDuration
+from serving.policies.calm.step_duration import BEARABLE_SHARE, StepDuration, step_duration_of
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import StepView
 
@@ -43,7 +43,8 @@ def in_spare_time(
     if len(others) == len(order):
         fits[others] = True
         return fits
-    step_s = max(min(step.step_s, _bearable_step_s(view, programs, admitted)), MIN_S)
+    longest_s = min(step.frame_s, step_duration_of(view, np.inf).step_s)
+    step_s = max(min(longest_s, _bearable_step_s(view, programs, admitted)), MIN_S)
     useful_share = max(1.0 - view.model.base_s / step_s, 0.0)
     busy = float(seconds_added(view, calls, order[admitted[order]], 1.0 / step_s).sum())
     room = utilisation * useful_share - busy

@@ -77,6 +77,19 @@ def test_a_program_that_has_begun_is_given_up_if_it_is_late_with_the_shortest_st
     assert calm(step(begun, other, model=MODEL, slots=1, token_s=0.02)).order[0] == first
 
 
+def test_at_low_load_nothing_waits_for_steps_that_are_short_for_first_tokens() -> None:
+    """The prompts are computed already, so that the shortest steps would be best for new ones."""
+    slo = latency(2000.0, 2000.0)
+    streams = [request(f"{n}", slo=slo, prompt_tokens=1, max_tokens=1) for n in range(6)]
+    others = [
+        request("deadline", slo=deadline(2000.0), prompt_tokens=1, max_tokens=8),
+        request("free", prompt_tokens=1, max_tokens=1),
+    ]
+    model = StepModel(base_s=0.015, token_s=5e-5, sequence_s=1e-5)
+    view = step(*streams, *others, model=model, slots=8, step_tokens=2048, token_s=0.02)
+    assert len(calm(view).run) == 8
+
+
 def test_the_oldest_best_effort_request_past_its_default_deadline_runs() -> None:
     waiting = [request(f"{arrival_s}", arrival_s=arrival_s) for arrival_s in (3.0, 2.0)]
     in_time = running("in time", slo=deadline(200.0), computed_tokens=12, output_tokens=3)
