@@ -169,7 +169,7 @@ def backlog_duration(
     due_s: Floats,
     num_steps: int,
 ) -> StepDuration:
-    """The duration until the next plan if `step` is not limited: a limit against backlogs.
+    """The duration until the next plan: not longer than a backlog of prompts allows.
 
     Prompts that arrive together, or best-effort work, fill whole steps until they are computed,
     even if the mean load is low. Programs that would be late by that get shorter steps, if these

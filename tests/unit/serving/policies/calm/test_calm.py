@@ -25,15 +25,6 @@ def test_a_late_decode_ranks_behind_a_prompt_that_is_not_late() -> None:
     assert plan.order == ("in time", "prompt", "late")
 
 
-def test_steps_that_are_short_for_first_tokens_have_time_for_all_that_is_there() -> None:
-    """The prompts are computed already, so that the shortest steps would be best for new ones."""
-    slo = latency(2000.0, 2000.0)
-    streams = [request(f"{n}", slo=slo, prompt_tokens=1, max_tokens=1) for n in range(2)]
-    other = request("other", slo=deadline(2000.0), prompt_tokens=1, max_tokens=8)
-    view = step(*streams, other, model=MODEL, slots=3, step_tokens=2048, token_s=0.02)
-    assert calm(view).run == {"0", "1", "other"}
-
-
 @pytest.mark.parametrize("ttfts_s", [[], [60.0, 70.0]])
 def test_a_plan_answers_the_arrivals_of_a_few_steps(ttfts_s: list[float]) -> None:
     plan = calm(beside_streams(ttfts_s), frame_steps=10)
