@@ -164,6 +164,8 @@ def to_tags(slo: Slo) -> dict[str, TagValue]:
 def from_tags(tags: Mapping[str, object] | None) -> Slo:
     """Parse and validate the wire form; keys without the ``slo_`` prefix are ignored.
 
+    A deadline without a kind implies it: compound with a program, else deadline.
+
     Raises:
         InvalidSlo: an unknown ``slo_*`` key, a wrong type, or a value out of range.
     """
@@ -176,6 +178,8 @@ def from_tags(tags: Mapping[str, object] | None) -> Slo:
         except KeyError:
             raise InvalidSlo(key, value, f"unknown tag; known: {', '.join(_TAGS)}") from None
         values[name] = parse(key, value)
+    if "deadline_s" in values:
+        values.setdefault("kind", SloKind.COMPOUND if "program" in values else SloKind.DEADLINE)
     return Slo(**values) if values else BEST_EFFORT  # type: ignore[arg-type]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.metrics.goodput import met
+from serving.goodput import met
 from serving.sim.programs.programs import Call
 from serving.slo import SloKind
 from tests.sim.one_engine import FIRST, outcomes, program

@@ -8,7 +8,7 @@ import pytest
 
 from serving.policies.calm import calm
 from serving.policies.table import PolicySpec
-from serving.sim.metrics.goodput import tokens
+from serving.goodput import tokens
 from serving.sim.programs.programs import Call
 from serving.slo import SloKind
 from tests.sim.one_engine import FIRST, outcomes, program

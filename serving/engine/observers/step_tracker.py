@@ -68,12 +68,14 @@ class TrackerSnapshot(NamedTuple):
 
     Attributes:
         steps: number of measured steps.
+        step_s: their seconds.
         lost_blocks: KV blocks taken from requests that had not ended.
         stall_s: seconds of recomputing these blocks, as predicted when they were taken.
         slo_counts: by SLO kind; a kind without ended requests is left out.
     """
 
     steps: int
+    step_s: float
     lost_blocks: int
     stall_s: float
     slo_counts: Mapping[SloKind, SloCounts]
@@ -102,6 +104,7 @@ class StepTracker:
         self._composition = PRIOR_STEP
         self._recent: deque[StepSample] = deque(maxlen=max_samples)
         self._steps = 0
+        self._step_s = 0.0
         self._solve_at = FIRST_SOLVE_STEPS
         self._solved_steps = 0
         self._model = PRIOR
@@ -128,6 +131,7 @@ class StepTracker:
         if seconds > 0:
             self._recent.append(StepSample(composition, seconds))
             self._steps += 1
+            self._step_s += seconds
 
     def idle(self) -> None:
         """The engine has no work: the time until the next step is not part of a step."""
@@ -146,9 +150,19 @@ class StepTracker:
     def token_s(self) -> float:
         """Seconds of a decode step with the mean number of decodes and of context tokens."""
         model = self.model
-        steps, *sums = self._decoding.tolist()
-        tokens, decodes, context = (each / steps for each in sums) if steps else (1.0, 1.0, 0.0)
+        tokens, decodes, context = self._mean_decode_step()
         return model.seconds(new_tokens=tokens, num_decodes=decodes, decode_context_tokens=context)
+
+    def decode_token_s(self, num_decodes: int) -> float:
+        """A token's share of a step with this many decodes of the mean context, in seconds."""
+        model = self.model
+        _, decodes, context = self._mean_decode_step()
+        step_s = model.seconds(
+            new_tokens=num_decodes,
+            num_decodes=num_decodes,
+            decode_context_tokens=num_decodes * context / decodes,
+        )
+        return step_s / num_decodes
 
     @property
     def mean_step_s(self) -> float:
@@ -163,6 +177,12 @@ class StepTracker:
         model = self.model
         tokens, pairs = self._prompts.tolist()
         return model.token_s + model.pair_s * (pairs / tokens if tokens else 0.0)
+
+    def _mean_decode_step(self) -> tuple[float, float, float]:
+        """Mean tokens, decodes and context tokens of the steps that decode."""
+        steps, *sums = self._decoding.tolist()
+        tokens, decodes, context = (each / steps for each in sums) if steps else (1.0, 1.0, 0.0)
+        return tokens, decodes, context
 
     def stall_s(self, num_blocks: int, block_tokens: int) -> float:
         """Predicted seconds of recomputing this many KV blocks."""
@@ -185,7 +205,9 @@ class StepTracker:
     def snapshot(self) -> TrackerSnapshot:
         """The counters now."""
         slo_counts = MappingProxyType(dict(self._slo_counts))
-        return TrackerSnapshot(self._steps, self._lost_blocks, self._stall_s, slo_counts)
+        return TrackerSnapshot(
+            self._steps, self._step_s, self._lost_blocks, self._stall_s, slo_counts
+        )
 
     def _fold(self) -> None:
         """Add the steps since the last fit to the sums that the next fit uses."""

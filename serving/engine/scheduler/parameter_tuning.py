@@ -33,7 +33,7 @@ class _OpenRequest:
 class TunedPolicy:
     """Measures the goodput of each epoch, and gives the policy with the epoch's parameter.
 
-    Goodput is counted in tokens, as `serving.sim.metrics.goodput.tokens` does: a stream's tokens
+    Goodput is counted in tokens, as `serving.goodput.tokens` does: a stream's tokens
     that are delivered in time; the prompt and answer of another request that ends by its own
     deadline and its program's. A program counts call by call, when each ends, because an epoch is
     shorter than most programs. Best-effort requests do not count.

@@ -1,10 +1,11 @@
-"""Our scheduler inside vLLM: a subclass of vLLM's own that delegates to five parts.
+"""Our scheduler inside vLLM: a subclass of vLLM's own that delegates to six parts.
 
 - `planner.Planner`: the policy, and when its next plan is due.
 - `placement.Placement`: the plan's order among running and waiting requests: pause, evict, skip.
 - `request_lifecycle.RequestLifecycle`: each request from arrival to end: its SLO, record and error.
 - `speculation.Speculation`: converts between vLLM's steps with drafts and steps of one token.
 - `step_timer.StepTimer`: the duration of each step.
+- `status_sender.StatusSender`: what the API server hears of the engine.
 
 vLLM's scheduler interface is not public. So vLLM is pinned exactly, its methods are overridden in
 this module only (simulations subclass it, to count and to be fast), and a contract test lists every
@@ -13,6 +14,7 @@ attribute of vLLM that is used.
 
 from __future__ import annotations
 
+import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ from serving.engine.scheduler.placement import Placement
 from serving.engine.scheduler.planner import Planner
 from serving.engine.scheduler.request_lifecycle import RequestLifecycle
 from serving.engine.scheduler.speculation import Speculation
+from serving.engine.scheduler.status_sender import StatusSender, status_of
 from serving.engine.scheduler.step_output import composition_of, num_accepted_drafts
 from serving.engine.scheduler.step_timer import OverlappingStepTimer, StepTimer
 from serving.engine.setup.parent_process import end_with_parent
@@ -63,6 +66,8 @@ class SloSchedulerMixin(_VllmScheduler):
         self.speculation = Speculation() if self.num_spec_tokens else None
         self.step_timer = self.timer_class()
         self.composition = Composition(0, 0, 0, ())
+        self._status_sender = StatusSender.of_environment()
+        self._plans, self._plan_s = 0, 0.0
         self._ends_to_report: list[tuple[int, EngineCoreOutput]] = []
         self._engine_step_tokens: int = self.max_num_scheduled_tokens
         self._engine_chunk_tokens: int = self.scheduler_config.long_prefill_token_threshold
@@ -73,6 +78,7 @@ class SloSchedulerMixin(_VllmScheduler):
         )
         logger.info("scheduler class %s, policy %s", type(self).__name__, self.planner.spec.name)
         end_with_parent()
+        self._send_status()
 
     # Overrides of vLLM's methods: each calls vLLM's own once.
 
@@ -109,7 +115,9 @@ class SloSchedulerMixin(_VllmScheduler):
             now_s=self.lifecycle.clock(),
             is_computing=len(self.running) > len(self.placement.paused),
         ):
+            began_s = time.perf_counter()
             self._follow(self.planner.decide(self.view()))
+            self._plans, self._plan_s = self._plans + 1, self._plan_s + time.perf_counter() - began_s
         with self.placement.plan_order_in_step():
             output = super().schedule(throttle_prefills)
         self.placement.step_planned(output, throttle_prefills=throttle_prefills)
@@ -131,6 +139,7 @@ class SloSchedulerMixin(_VllmScheduler):
         for client_index, ended in self._ends_to_report:
             outputs.setdefault(client_index, EngineCoreOutputs()).outputs.append(ended)
         self._ends_to_report.clear()
+        self._send_status()
         return outputs
 
     def has_requests(self) -> bool:
@@ -166,7 +175,10 @@ class SloSchedulerMixin(_VllmScheduler):
             self.lifecycle.ended(request)
             self.planner.plan_due = True
         self.placement.remove(request)
-        return super()._free_request(request, delay_free_blocks=delay_free_blocks)
+        freed = super()._free_request(request, delay_free_blocks=delay_free_blocks)
+        if not self.get_num_unfinished_requests():  # no step follows that would say so
+            self._send_status()
+        return freed
 
     # Planning.
 
@@ -252,6 +264,21 @@ class SloSchedulerMixin(_VllmScheduler):
             drafts=output.scheduled_spec_decode_tokens,
             tokens_per_decode=tokens_per_decode,
         )
+
+    def _send_status(self) -> None:
+        """Tell the API server about the engine, if there is one and a message is due."""
+        if self._status_sender is None:
+            return
+        now_s, is_idle = self.lifecycle.clock(), not self.get_num_unfinished_requests()
+        if self._status_sender.is_due(now_s, is_idle=is_idle):
+            status = status_of(
+                self.view(),
+                self.lifecycle.tracker,
+                block_tokens=self.block_size,
+                plans=self._plans,
+                plan_s=self._plan_s,
+            )
+            self._status_sender.send(status, now_s, is_idle=is_idle)
 
     def _end(self, request_id: str, stop_reason: str) -> None:
         """End a request; its stop reason carries the named error to the caller."""

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.server.access import user_of_request
+from serving.engine.server.promises import PromiseCounters
 from serving.engine.server.slo_middleware import (
     DROPPED_STATUS,
     Refusal,
@@ -19,10 +20,12 @@ from serving.engine.server.slo_middleware import (
 from serving.engine.structured_output.check import StructuredOutputCheck
 from serving.errors import (
     InvalidRequest,
+    InvalidSlo,
     RequestDropped,
     RequestFailed,
     error_of_stop_reason,
 )
+from serving.slo import BEST_EFFORT, Slo, from_tags
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -47,6 +50,7 @@ class EngineWrapper:
         self._generate = engine.generate
         self._shutdown = engine.shutdown
         self._loop = asyncio.get_running_loop()
+        self._promises = PromiseCounters()
         self._structured_output = StructuredOutputCheck(engine.vllm_config, engine.get_tokenizer())
         engine.generate = self.generate
         engine.shutdown = self.shutdown
@@ -56,20 +60,27 @@ class EngineWrapper:
     ) -> AsyncIterator[RequestOutput]:
         """The engine's outputs; raises an error that vLLM puts into the response."""
         from vllm.exceptions import GracefulHTTPError
+        from vllm.sampling_params import RequestOutputKind
 
-        await self._admit(sampling_params)
-        async with aclosing(self._generate(prompt, sampling_params, *args, **kwargs)) as outputs:
-            try:
-                async for output in outputs:
-                    for part in output.outputs:
-                        # Else it may be a stop string of the caller that looks like a drop.
-                        if part.finish_reason == "abort":
-                            _raise_named(part.stop_reason)
-                    yield output
-            except GracefulHTTPError as error:
-                if not self.is_stopped:
-                    raise
-                raise _failure(str(error), HTTPStatus.SERVICE_UNAVAILABLE) from error
+        slo = await self._admit(sampling_params)
+        is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
+        with self._promises.follow(slo) as promise:
+            async with aclosing(self._generate(prompt, sampling_params, *args, **kwargs)) as outputs:
+                try:
+                    async for output in outputs:
+                        promise.observe(output, is_delta=is_delta)
+                        for part in output.outputs:
+                            # Else it may be a stop string of the caller that looks like a drop.
+                            if part.finish_reason == "abort":
+                                promise.end(_end_of_abort(part.stop_reason))
+                                _raise_named(part.stop_reason)
+                        if output.finished:
+                            promise.end("completed")  # the caller may not ask for more
+                        yield output
+                except GracefulHTTPError as error:
+                    if not self.is_stopped:
+                        raise
+                    raise _failure(str(error), HTTPStatus.SERVICE_UNAVAILABLE) from error
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         """End running calls with an error, then the engine; vLLM calls this from another thread."""
@@ -86,7 +97,7 @@ class EngineWrapper:
         """End the process that tries structured output."""
         self._structured_output.close()
 
-    async def _admit(self, params: SamplingParams) -> None:
+    async def _admit(self, params: SamplingParams) -> Slo:
         set_user(params)
         try:
             await self._structured_output.check(params.structured_outputs)
@@ -95,6 +106,7 @@ class EngineWrapper:
         except RequestFailed as error:
             raise _failure(error.args[1], HTTPStatus.SERVICE_UNAVAILABLE) from error
         record_admission()
+        return _slo_of(params)
 
 
 def set_user(params: SamplingParams) -> None:
@@ -111,6 +123,21 @@ def set_user(params: SamplingParams) -> None:
 def _refusal(status: int, reason: str, param: str) -> Exception:
     record_refusal(Refusal(status, reason, param))
     return _failure(reason, HTTPStatus(status))
+
+
+def _slo_of(params: SamplingParams) -> Slo:
+    """The request's SLO; malformed tags, which the scheduler rejects, promise nothing."""
+    try:
+        return from_tags(params.extra_args)
+    except InvalidSlo:
+        return BEST_EFFORT
+
+
+def _end_of_abort(stop_reason: object) -> str:
+    error = error_of_stop_reason("", stop_reason)
+    if error is None:
+        return "cancelled"
+    return "dropped" if isinstance(error, RequestDropped) else "failed"
 
 
 def _raise_named(stop_reason: object) -> None:

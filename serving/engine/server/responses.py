@@ -1,9 +1,9 @@
-"""What the server's ASGI middleware shares: types, the path of a request, an error response."""
+"""What the server's ASGI middleware shares: types, the path of a request, responses in JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 Message = MutableMapping[str, Any]
@@ -29,7 +29,18 @@ async def send_error(
 ) -> None:
     """Send an error response in the format of OpenAI's API."""
     error = {"message": message, "type": kind, "param": param, "code": status}
-    body = json.dumps({"error": error}).encode()
+    await send_json(send, status, {"error": error}, headers=headers)
+
+
+async def send_json(
+    send: Send,
+    status: int,
+    document: Mapping[str, Any],
+    *,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> None:
+    """Send a response with a JSON body."""
+    body = json.dumps(document).encode()
     content = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

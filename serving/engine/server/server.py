@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from serving.engine.server.access import AccessMiddleware, ApiAccess, set_access
 from serving.engine.server.api_keys import ApiKey, digest_of
+from serving.engine.server.engine_status import EngineStatus, StatusMiddleware
 from serving.engine.server.engine_wrapper import EngineWrapper
 from serving.engine.server.listening import cannot_listen, check_port
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
@@ -106,7 +107,7 @@ def server_arguments(
     needs_key: bool = False,
 ) -> list[str]:
     """The command line that makes vLLM's API server behave as `serve` documents."""
-    middleware: list[type] = [SloMiddleware, AccessMiddleware]  # the last one is outermost
+    middleware: list[type] = [SloMiddleware, StatusMiddleware, AccessMiddleware]  # the last one is outermost
     if not needs_key and is_loopback(host):
         middleware.append(LocalHostMiddleware)
     arguments = config.vllm_arguments(path, platform) | {
@@ -181,6 +182,10 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
         raise cannot_listen(parsed.host, parsed.port, error) from error
     try:
         async with AsyncExitStack() as stack:
+            status = EngineStatus((parsed.served_model_name[0],))
+            stack.callback(status.close)
+            status.start()
+            parsed.engine_status = status
             try:
                 engine = await stack.enter_async_context(build_async_engine_client(parsed))
             except Exception as error:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from serving.engine.server.responses import App, Message, Receive, Scope, Send, path_of, send_error
 from serving.errors import InvalidSlo
+from serving.request_fields import with_tags
 from serving.slo import TAG_PREFIX, from_tags
 
 SCHEDULER_HEADER = "x-orchestrate-scheduler"
@@ -93,7 +94,13 @@ class SloMiddleware:
             message = "the body contains text that UTF-8 cannot encode (a lone surrogate)"
             await send_error(response.send, 400, message, kind="invalid_text", param=field)
             return
-        error = tags_error(body) if has_tags else None
+        error = None
+        if has_tags:
+            try:
+                body = with_tags(body)
+            except InvalidSlo as invalid:
+                error = invalid
+            error = error or tags_error(body)
         if error is not None:
             key = str(error.args[0])
             await send_error(response.send, 400, str(error), kind="invalid_slo", param=key)

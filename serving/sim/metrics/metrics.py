@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.sim.metrics.goodput import GOODPUTS, Goodput, ProgramOutcome, met, tokens
+from serving.goodput import GOODPUTS, Goodput, ProgramOutcome, met, tokens
 from serving.slo import SloKind
 
 SLO_KINDS = (SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.sim.metrics.goodput import ProgramOutcome
+from serving.goodput import ProgramOutcome
 from serving.sim.metrics.metrics import Report
 from serving.slo import SloKind
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from serving.sim.metrics.goodput import stream_end_s
+from serving.goodput import stream_end_s
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.arrivals import ARRIVALS, IN_A_WINDOW
 from serving.sim.workloads.tasks import BACKLOG_PROGRAMS

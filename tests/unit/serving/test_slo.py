@@ -172,5 +172,9 @@ def test_a_deadline_is_never_silently_ignored(kind: SloKind) -> None:
         from_tags({"slo_kind": kind.value, "slo_deadline_s": 3.0})
     with pytest.raises(InvalidSlo, match="slo_final_s"):
         from_tags({"slo_kind": kind.value, "slo_final_s": 3.0})
-    with pytest.raises(InvalidSlo, match="slo_deadline_s"):
-        from_tags({"slo_deadline_s": 3.0})
+
+
+def test_a_deadline_without_a_kind_implies_it() -> None:
+    assert from_tags({"slo_deadline_s": 3.0}).kind is SloKind.DEADLINE
+    assert from_tags({"slo_deadline_s": 3.0, "slo_program": "p"}).kind is SloKind.COMPOUND
+    assert from_tags({"slo_program": "p"}).kind is SloKind.BEST_EFFORT

@@ -73,20 +73,21 @@ def test_only_the_demo_model_on_a_cpu_runs_in_the_engine_core_s_process() -> Non
 
 def test_the_middleware_that_limits_access_is_outermost() -> None:
     """vLLM puts the last one outermost. The keys are not among the arguments."""
-    tags, access, local = (
+    tags, status, access, local = (
         f"serving.engine.server.{name}"
         for name in (
             "slo_middleware.SloMiddleware",
+            "engine_status.StatusMiddleware",
             "access.AccessMiddleware",
             "local_host.LocalHostMiddleware",
         )
     )
-    assert flags(EngineConfig())["--middleware"] == [tags, access, local]
+    assert flags(EngineConfig())["--middleware"] == [tags, status, access, local]
     for values in (
         flags(EngineConfig(), host="0.0.0.0"),  # asked for explicitly
         flags(EngineConfig(), needs_key=True),
     ):
-        assert values["--middleware"] == [tags, access]
+        assert values["--middleware"] == [tags, status, access]
         assert "--api-key" not in values
 
 

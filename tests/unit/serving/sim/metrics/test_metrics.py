@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.sim.metrics.goodput import GOODPUTS, ProgramOutcome, requests
+from serving.goodput import GOODPUTS, ProgramOutcome, requests
 from serving.sim.metrics.metrics import EngineCounters, Fairness, Percentiles, summarise
 from serving.slo import SloKind
 from tests.strategies import law

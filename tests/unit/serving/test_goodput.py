@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.sim.metrics.goodput import (
+from serving.goodput import (
     GOODPUTS,
     CallOutcome,
     Goodput,

@@ -1,0 +1,208 @@
+"""What became of each promise, as its client saw it: Prometheus counters of the API server.
+
+Seconds count from the call of the engine to the tokens that leave it, so a promise that is kept
+here was kept for the client, but for the network.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+
+from serving.goodput import CallOutcome, ProgramOutcome, met, stream_end_s, tokens
+from serving.slo import Slo, SloKind
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+
+NUM_USERS = 200
+"""Users with counters of their own; a name costs memory here and in Prometheus for ever."""
+
+OTHER_USERS = "(others)"
+"""The label of the users after NUM_USERS."""
+
+SLACK_BUCKETS_S = (-60, -30, -10, -5, -2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 30, 60, 300)
+RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 10)
+
+
+class Promise:
+    """One request from its arrival to its end.
+
+    Args:
+        clock: seconds, from any origin.
+    Attributes:
+        ended: "completed", "dropped", "cancelled" or "failed"; "" before its end.
+    """
+
+    def __init__(self, slo: Slo, clock: Callable[[], float]) -> None:
+        self.slo = slo
+        self.ended = ""
+        self._clock = clock
+        self._arrival_s = self._end_s = clock()
+        self._prompt_tokens = 0
+        self._token_times_s: dict[int, list[float]] = {}  # by answer: a request may ask for several
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its answers are complete."""
+        return self.ended == "completed"
+
+    def observe(self, output: RequestOutput, *, is_delta: bool) -> None:
+        """Tokens leave the engine.
+
+        Args:
+            is_delta: whether an output holds only what is new in it, else all so far.
+        """
+        if self.slo.kind is SloKind.BEST_EFFORT:
+            return
+        now_s = self._clock()
+        self._prompt_tokens = len(output.prompt_token_ids or ())
+        for answer in output.outputs:
+            times_s = self._token_times_s.setdefault(answer.index, [])
+            num_new = len(answer.token_ids) - (0 if is_delta else len(times_s))
+            times_s.extend([now_s] * num_new)
+
+    def end(self, ended: str) -> None:
+        """It ends; the first end counts."""
+        if not self.ended:
+            self.ended, self._end_s = ended, self._clock()
+
+    def outcome(self) -> ProgramOutcome:
+        """What has become of it."""
+        calls = tuple(
+            CallOutcome(
+                submitted_s=self._arrival_s,
+                prompt_tokens=self._prompt_tokens,
+                output_tokens=max(len(times_s), 1),
+                # An answer without a token, of a stop at once, ends like one of a single token.
+                token_times_s=times_s or ([self._end_s] if self.is_complete else []),
+                ended=self.is_complete,
+            )
+            for times_s in self._token_times_s.values()
+        )
+        return ProgramOutcome(
+            program_id=self.slo.program,
+            kind=self.slo.kind,
+            arrival_s=self._arrival_s,
+            calls=(calls,),
+            ended_s=self._end_s if self.is_complete else None,
+            ttft_s=self.slo.ttft_s,
+            tbt_s=self.slo.tbt_s,
+            deadline_s=self.slo.final_s or self.slo.deadline_s,
+        )
+
+    def slack_s(self) -> float:
+        """Seconds that were left at its end; negative if it was late."""
+        if self.slo.kind is SloKind.LATENCY:
+            due_s = stream_end_s(
+                start_s=self._arrival_s,
+                ttft_s=self.slo.ttft_s,
+                tbt_s=self.slo.tbt_s,
+                output_tokens=max(self._output_tokens, default=0),
+            )
+        else:
+            due_s = self._arrival_s + (self.slo.final_s or self.slo.deadline_s or 0.0)
+        return due_s - self._end_s
+
+    def length_ratios(self) -> list[float]:
+        """The length of each answer over its predicted median; empty without a prediction."""
+        if self.slo.length is None:
+            return []
+        return [each / self.slo.length.upper(0.5) for each in self._output_tokens]
+
+    @property
+    def _output_tokens(self) -> list[int]:
+        return [len(times_s) for times_s in self._token_times_s.values()]
+
+
+class PromiseCounters:
+    """Counts promises by kind and user.
+
+    A request without an SLO (best effort) promises nothing and is not counted. Outcomes: "kept" and
+    "missed" once it has ended (`serving.goodput.met`; of a call of a program by the program's
+    deadline), "dropped" by the scheduler, "cancelled" by its client, "failed" otherwise.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry = REGISTRY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._users: set[str] = set()
+        self._made = Counter(
+            "orchestrate_promises_made",
+            "Requests with an SLO that the engine received.",
+            ("kind", "user"),
+            registry=registry,
+        )
+        self._ended = Counter(
+            "orchestrate_promises",
+            "Requests with an SLO that ended: kept, missed, dropped, cancelled or failed.",
+            ("kind", "user", "outcome"),
+            registry=registry,
+        )
+        self._goodput = Counter(
+            "orchestrate_goodput_tokens",
+            "Tokens that met their SLO.",
+            ("kind", "user"),
+            registry=registry,
+        )
+        self._slack = Histogram(
+            "orchestrate_slack_seconds",
+            "Seconds left when a request with an SLO ended; negative if it was late.",
+            ("kind",),
+            buckets=SLACK_BUCKETS_S,
+            registry=registry,
+        )
+        self._length_ratio = Histogram(
+            "orchestrate_length_ratio",
+            "Length of an answer over its predicted median.",
+            ("kind",),
+            buckets=RATIO_BUCKETS,
+            registry=registry,
+        )
+
+    @contextmanager
+    def follow(self, slo: Slo) -> Iterator[Promise]:
+        """Count a request from its arrival to the end of the block.
+
+        The block says by `Promise.end` how it ended; without that, an error means "failed", and
+        leaving early "cancelled".
+        """
+        promise = Promise(slo, self._clock)
+        if slo.kind is SloKind.BEST_EFFORT:
+            yield promise
+            return
+        self._made.labels(slo.kind, self._label(slo.user)).inc()
+        try:
+            yield promise
+        except Exception:
+            promise.end("failed")
+            raise
+        finally:
+            promise.end("cancelled")
+            self._count(promise)
+
+    def _count(self, promise: Promise) -> None:
+        kind, user = promise.slo.kind, self._label(promise.slo.user)
+        outcome = promise.outcome()
+        ended = promise.ended
+        if promise.is_complete:
+            ended = "kept" if met(outcome) else "missed"
+            self._slack.labels(kind).observe(promise.slack_s())
+            for ratio in promise.length_ratios():
+                self._length_ratio.labels(kind).observe(ratio)
+        self._ended.labels(kind, user, ended).inc()
+        self._goodput.labels(kind, user).inc(tokens(outcome))
+
+    def _label(self, user: str) -> str:
+        if user not in self._users:
+            if len(self._users) >= NUM_USERS:
+                return OTHER_USERS
+            self._users.add(user)
+        return user
