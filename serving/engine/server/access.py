@@ -7,7 +7,6 @@ it, so it takes the keys from the arguments in the state of vLLM's application.
 from __future__ import annotations
 
 import time
-from argparse import Namespace
 from collections.abc import Iterable
 from contextvars import ContextVar
 
@@ -23,12 +22,15 @@ CLOSED_PATHS = frozenset(
 )
 """Paths of vLLM that are answered 404: an operator's, and one that ends others' requests."""
 
-_user: ContextVar[str | None] = ContextVar("user", default=None)
+USER_IN_SCOPE = "orchestrate.user"
+"""Where a request's ASGI scope has the user of its key, for the access log."""
+
+_key: ContextVar[ApiKey | None] = ContextVar("key", default=None)
 
 
-def user_of_request() -> str | None:
-    """The user that the key of the present request names; None if it names none."""
-    return _user.get()
+def key_of_request() -> ApiKey | None:
+    """The key that the present request has; None on a server without keys."""
+    return _key.get()
 
 
 class ApiAccess:
@@ -36,6 +38,10 @@ class ApiAccess:
 
     def __init__(self, keys: Iterable[ApiKey], limits: RateLimits | None = None) -> None:
         self.limits = limits or RateLimits(time.monotonic)
+        self._keys = {key.digest: key for key in keys}
+
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        """Know these keys from now on; what the kept ones have counted still counts."""
         self._keys = {key.digest: key for key in keys}
 
     @property
@@ -51,11 +57,6 @@ class ApiAccess:
         authorization = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, key = authorization.partition(b" ")
         return self._keys.get(digest_of(key)) if scheme.lower() == b"bearer" else None
-
-
-def set_access(arguments: Namespace, access: ApiAccess) -> None:
-    """Put the keys where the middleware finds them: vLLM's application has the arguments."""
-    arguments.api_access = access
 
 
 class AccessMiddleware:
@@ -91,7 +92,8 @@ class AccessMiddleware:
     async def _limited(
         self, access: ApiAccess, key: ApiKey, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        token = _user.set(key.user)
+        token = _key.set(key)
+        scope[USER_IN_SCOPE] = key.user
         counts = scope.get("method", "POST") == "POST"  # a websocket has no method
         try:
             retry_s = access.limits.begin(key) if counts else None
@@ -104,7 +106,7 @@ class AccessMiddleware:
         finally:
             if counts:
                 access.limits.end(key)
-            _user.reset(token)
+            _key.reset(token)
 
 
 _KINDS = {401: "unauthorized", 404: "not_found", 429: "rate_limit_exceeded"}

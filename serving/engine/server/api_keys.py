@@ -15,7 +15,7 @@ from serving.engine.setup.config import check_api_key
 from serving.errors import InvalidApiKeys, InvalidEngineConfig, InvalidSlo
 from serving.slo import from_tags
 
-_FIELDS = frozenset({"key", "sha256", "user", "requests_per_minute", "concurrency"})
+_FIELDS = frozenset({"key", "sha256", "user", "requests_per_minute", "concurrency", "weight"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,14 @@ class ApiKey:
         user: the `slo_user` of its requests; None: the client names the user itself.
         requests_per_minute: most requests that begin within 60 seconds; None: any number.
         concurrency: most requests at once; None: any number.
+        weight: the `slo_weight` of its requests; None: the client names it itself.
     """
 
     digest: bytes
     user: str | None = None
     requests_per_minute: int | None = None
     concurrency: int | None = None
+    weight: float | None = None
 
 
 def digest_of(key: bytes) -> bytes:
@@ -104,7 +106,13 @@ def _key(entry: object, file: str, place: str) -> ApiKey:
         if limit is not None and (type(limit) is not int or limit < 1):
             raise fault(f"{name} must be a whole number of at least 1")
         limits[name] = limit
-    return ApiKey(_digest(entry, fault), user, **limits)
+    weight = entry.get("weight")
+    if weight is not None:
+        try:
+            weight = from_tags({"slo_weight": weight}).weight
+        except InvalidSlo as error:
+            raise fault(f"weight {error.args[2]}") from error
+    return ApiKey(_digest(entry, fault), user, weight=weight, **limits)
 
 
 def _digest(entry: Mapping[str, Any], fault: Any) -> bytes:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from serving.engine.server.access import user_of_request
+from serving.engine.server.access import key_of_request
 from serving.engine.server.promises import PromiseCounters
 from serving.engine.server.slo_middleware import (
     DROPPED_STATUS,
@@ -98,7 +98,7 @@ class EngineWrapper:
         self._structured_output.close()
 
     async def _admit(self, params: SamplingParams) -> Slo:
-        set_user(params)
+        set_key_tags(params)
         try:
             await self._structured_output.check(params.structured_outputs)
         except InvalidRequest as error:
@@ -109,15 +109,20 @@ class EngineWrapper:
         return _slo_of(params)
 
 
-def set_user(params: SamplingParams) -> None:
-    """Give a request the user of its key; one that names another user is refused."""
-    user = user_of_request()
-    if user is None:
+def set_key_tags(params: SamplingParams) -> None:
+    """Give a request the user and the weight of its key; one that names others is refused."""
+    key = key_of_request()
+    if key is None:
         return
     tags = params.extra_args or {}
-    if tags.get("slo_user", user) != user:
-        raise _refusal(403, f"this key's requests belong to the user {user!r}", "slo_user")
-    params.extra_args = tags | {"slo_user": user}
+    fixed = {"slo_user": key.user, "slo_weight": key.weight}
+    for tag, value in fixed.items():
+        if value is not None and tags.get(tag, value) != value:
+            what = tag.removeprefix("slo_")
+            raise _refusal(403, f"this key's requests have the {what} {value!r}", tag)
+    known = {tag: value for tag, value in fixed.items() if value is not None}
+    if known:
+        params.extra_args = tags | known
 
 
 def _refusal(status: int, reason: str, param: str) -> Exception:

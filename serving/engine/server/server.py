@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from serving.engine.server.access import AccessMiddleware, ApiAccess, set_access
-from serving.engine.server.api_keys import ApiKey, digest_of
+from serving.engine.server.access import AccessMiddleware, ApiAccess
+from serving.engine.server.access_log import AccessLog, AccessLogMiddleware
+from serving.engine.server.api_keys import ApiKey, digest_of, read_api_keys
 from serving.engine.server.engine_status import EngineStatus, StatusMiddleware
 from serving.engine.server.engine_wrapper import EngineWrapper
 from serving.engine.server.listening import cannot_listen, check_port
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
 from serving.engine.server.slo_middleware import SloMiddleware
+from serving.engine.server.vllm_flags import given_flags, set_flags
 from serving.engine.setup.config import RANDOM_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.random_model import has_random_weights
@@ -24,11 +30,14 @@ from serving.errors import (
     EngineDied,
     InvalidEngineConfig,
     ModelNotLoaded,
+    ServingError,
 )
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+
+logger = logging.getLogger("orchestrate")
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -45,9 +54,14 @@ def serve(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     api_key: str | None = None,
-    api_keys: Sequence[ApiKey] = (),
+    keys_file: Path | None = None,
+    access_log: str | None = None,
+    vllm_flags: Sequence[str] = (),
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve a model until SIGINT or SIGTERM; runs on the main thread, and blocks.
+
+    SIGHUP reads the file of keys again, and opens the access log anew.
 
     GET /health answers 200 once the server is ready. The engine core runs in a process of its own,
     which ends with this one. A model with random weights is served under the name "random".
@@ -55,20 +69,31 @@ def serve(
     Args:
         host: address to listen on; with an address other than loopback, require a key too.
         api_key: bearer token that clients must send, without a user or limits.
-        api_keys: more of them, with users and limits; without any key none is needed.
+        keys_file: more of them, with users and limits; without any key none is needed.
+        access_log: file of the access log; "-" for the standard output, None for none.
+        vllm_flags: further flags of vLLM's API server (`vllm_flags`).
+        on_ready: called when the server accepts requests.
     Raises:
         EngineMissing: vLLM is not installed, or not in the pinned version.
-        InvalidEngineConfig: it cannot listen on this host and port, or the key is invalid.
+        InvalidEngineConfig: it cannot listen on this host and port, a key or a flag is invalid,
+            or the access log cannot be written.
+        InvalidApiKeys: the file of keys is invalid.
         ModelNotLoaded: the model cannot be loaded.
         EngineDied: the engine core's process ended while the server was running.
         KeyboardInterrupt: a signal arrived before the server was ready.
     """
     if not 1 <= port <= 65535:
         raise InvalidEngineConfig("port", port, "must be from 1 to 65535")
-    keys = list(api_keys)
+    own_keys = []
     if api_key is not None:
         check_api_key(api_key)
-        keys.append(ApiKey(digest_of(api_key.encode())))
+        own_keys.append(ApiKey(digest_of(api_key.encode())))
+
+    def read_keys() -> list[ApiKey]:
+        return [*own_keys, *(() if keys_file is None else read_api_keys(keys_file))]
+
+    access = ApiAccess(read_keys())
+    log = None if access_log is None else AccessLog(access_log)
     platform = vllm_platform()
     check_port(host, port)
     for name, value in config.environment(platform).items():
@@ -84,14 +109,23 @@ def serve(
         served_model=RANDOM_MODEL if has_random_weights(path) else config.model,
         host=host,
         port=port,
-        needs_key=bool(keys),
+        needs_key=access.needs_key,
     )
     import uvloop
 
-    parsed = parse_arguments(arguments)
-    set_access(parsed, ApiAccess(keys))
+    parsed = parse_arguments(arguments, given_flags(vllm_flags))
+    parsed.api_access, parsed.access_log = access, log
+
+    def reload() -> None:
+        try:
+            access.replace(read_keys())
+            if log is not None:
+                log.reopen()
+        except ServingError as error:
+            logger.error("still with the former keys and log: %s", error)
+
     try:
-        uvloop.run(_run(config, parsed))
+        uvloop.run(_run(config, parsed, reload, on_ready))
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
 
@@ -107,9 +141,10 @@ def server_arguments(
     needs_key: bool = False,
 ) -> list[str]:
     """The command line that makes vLLM's API server behave as `serve` documents."""
-    middleware: list[type] = [SloMiddleware, StatusMiddleware, AccessMiddleware]  # the last one is outermost
+    middleware: list[type] = [SloMiddleware, StatusMiddleware, AccessMiddleware]
     if not needs_key and is_loopback(host):
         middleware.append(LocalHostMiddleware)
+    middleware.append(AccessLogMiddleware)  # the last one is outermost
     arguments = config.vllm_arguments(path, platform) | {
         "served_model_name": served_model,
         "host": host,
@@ -148,8 +183,14 @@ def _flags(name: str, value: object) -> Iterator[str]:
         yield f"--{flag}={value}"
 
 
-def parse_arguments(arguments: list[str]) -> Namespace:
-    """The arguments as vLLM's API server takes them."""
+def parse_arguments(arguments: list[str], given: Mapping[str, Any] | None = None) -> Namespace:
+    """The arguments as vLLM's API server takes them.
+
+    Args:
+        given: a user's own, by vLLM's names; they count over the others.
+    Raises:
+        InvalidEngineConfig: vLLM refuses their combination.
+    """
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
@@ -157,12 +198,21 @@ def parse_arguments(arguments: list[str]) -> Namespace:
 
     cli_env_setup()
     parsed: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+    set_flags(parsed, given or {})
     configure_logging_from_args(parsed)
-    validate_parsed_serve_args(parsed)
+    try:
+        validate_parsed_serve_args(parsed)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidEngineConfig("vLLM's flags", " ".join(given or ()), str(error)) from error
     return parsed
 
 
-async def _run(config: EngineConfig, parsed: Namespace) -> None:
+async def _run(
+    config: EngineConfig,
+    parsed: Namespace,
+    reload: Callable[[], None],
+    on_ready: Callable[[], None],
+) -> None:
     """vLLM's `run_server`, with named errors."""
     from vllm.entrypoints.launchers.api_server.entry import (
         build_and_serve,
@@ -176,6 +226,7 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
     # installs its own handlers when the server is ready.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     try:
         address, listening = setup_server(parsed, reuse_port=False)
     except OSError as error:  # taken since `check_port`
@@ -192,6 +243,8 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
                 raise ModelNotLoaded(config.model, error_summary(error)) from error
             wrapper = EngineWrapper(engine)
             stack.callback(wrapper.close)
+            ready = asyncio.create_task(_when_listening(listening, on_ready))
+            stack.callback(ready.cancel)
             closing = await build_and_serve(
                 engine,
                 address,
@@ -206,6 +259,13 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
         listening.close()
     if died:
         raise EngineDied("its process ended; its output above says why")
+
+
+async def _when_listening(listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Call `on_ready` once uvicorn listens: vLLM has no hook for that."""
+    while not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        await asyncio.sleep(0.05)
+    on_ready()
 
 
 class _Interrupted(BaseException):

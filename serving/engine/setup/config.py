@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from serving.engine.setup.cpu_limits import default_kv_cache_bytes, default_threads
+from serving.engine.setup.engine_args import check_names
 from serving.engine.setup.smollm2 import SMOLLM2, packaged_file
 from serving.errors import EngineMissing, InvalidEngineConfig
 from serving.policies.table import PolicySpec
@@ -89,9 +91,11 @@ class EngineConfig:
         seed: of sampling, for requests without a seed.
         tool_parser: name of the tool parser of vLLM that reads the model's tool calls; "" or
             "none": none; None: chosen by the model (`tool_formats`).
+        engine_args: arguments of vLLM's EngineArgs by name, such as {"tensor_parallel_size": 2};
+            JSON-safe values. What the scheduler needs is refused (`engine_args`).
         verbose: show the output of vLLM and its dependencies.
     Raises:
-        InvalidEngineConfig: a value is out of range.
+        InvalidEngineConfig: a value is out of range, or an argument of vLLM is refused.
     """
 
     model: str = RANDOM_MODEL
@@ -104,6 +108,7 @@ class EngineConfig:
     dtype: str | None = None
     seed: int = 0
     tool_parser: str | None = None
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -114,6 +119,7 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidEngineConfig(name, value, "must be at least 1")
+        check_names(self.engine_args)
         if self.step_tokens < self.slots:
             raise InvalidEngineConfig(
                 "step_tokens", self.step_tokens, f"must be at least slots ({self.slots})"
@@ -181,4 +187,4 @@ class EngineConfig:
             kv_cache_bytes = default_kv_cache_bytes(model_path)
         if kv_cache_bytes is not None:
             arguments["kv_cache_memory_bytes"] = kv_cache_bytes
-        return arguments
+        return arguments | dict(self.engine_args)

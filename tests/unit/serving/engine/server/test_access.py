@@ -13,7 +13,7 @@ from serving.engine.server.access import (
     CLOSED_PATHS,
     AccessMiddleware,
     ApiAccess,
-    user_of_request,
+    key_of_request,
 )
 from serving.engine.server.api_keys import ApiKey, digest_of
 from serving.engine.server.responses import Message, Receive, Scope, Send
@@ -32,7 +32,8 @@ class Application:
         self.may_answer.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.user = user_of_request()
+        key = key_of_request()
+        self.user = None if key is None else key.user
         self.entered.set()
         await self.may_answer.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -129,7 +130,7 @@ async def test_the_application_sees_the_user_of_the_key(key: bytes, user: str | 
     client = Client(ALICE, NOBODY)
     await client.send(b"Bearer " + key)
     assert client.application.user == user
-    assert user_of_request() is None
+    assert key_of_request() is None
 
 
 async def test_requests_beyond_the_rate_of_a_key_are_answered_429() -> None:

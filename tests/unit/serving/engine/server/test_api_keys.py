@@ -21,8 +21,9 @@ def test_a_key_and_its_digest_are_the_same_entry() -> None:
 
 
 def test_an_entry_may_have_limits() -> None:
-    [key] = parse_api_keys(ENTRY + "requests_per_minute = 60\nconcurrency = 4", "f")
-    assert (key.requests_per_minute, key.concurrency) == (60, 4)
+    limits = "requests_per_minute = 60\nconcurrency = 4\nweight = 2.5"
+    [key] = parse_api_keys(ENTRY + limits, "f")
+    assert (key.requests_per_minute, key.concurrency, key.weight) == (60, 4, 2.5)
 
 
 def test_a_user_may_have_several_keys() -> None:
@@ -50,6 +51,8 @@ def test_a_user_may_have_several_keys() -> None:
         ('[[keys]]\nuser = ""\nkey = "a"', "user must be a text"),
         (f'[[keys]]\nuser = "{"u" * 257}"\nkey = "a"', "user: .*256"),
         (ENTRY + "concurrency = 0", "concurrency must be a whole number"),
+        (ENTRY + "weight = 0", "weight must be a finite number above 0"),
+        (ENTRY + 'weight = "heavy"', "weight must be a number"),
         (ENTRY + "concurrency = true", "concurrency must be a whole number"),
         (ENTRY + "requests_per_minute = 1.5", "requests_per_minute must be a whole number"),
         (ENTRY + "rate = 1", "unknown fields: rate"),

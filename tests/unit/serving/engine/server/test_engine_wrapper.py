@@ -8,23 +8,29 @@ from typing import Any
 import pytest
 
 from serving.engine.server import engine_wrapper
-from serving.engine.server.engine_wrapper import set_user
+from serving.engine.server.api_keys import ApiKey, digest_of
+from serving.engine.server.engine_wrapper import set_key_tags
+
+KEY = ApiKey(digest_of(b"secret"), "alice")
+HEAVY = ApiKey(digest_of(b"other"), "bob", weight=2.0)
 
 
 @pytest.mark.parametrize(
-    ("user", "tags", "expected"),
+    ("key", "tags", "expected"),
     [
         (None, None, None),
         (None, {"slo_user": "bob"}, {"slo_user": "bob"}),
-        ("alice", None, {"slo_user": "alice"}),
-        ("alice", {"slo_user": "alice"}, {"slo_user": "alice"}),
-        ("alice", {"slo_weight": 2}, {"slo_weight": 2, "slo_user": "alice"}),
+        (ApiKey(digest_of(b"plain")), {"slo_user": "bob"}, {"slo_user": "bob"}),
+        (KEY, None, {"slo_user": "alice"}),
+        (KEY, {"slo_user": "alice"}, {"slo_user": "alice"}),
+        (KEY, {"slo_weight": 2}, {"slo_weight": 2, "slo_user": "alice"}),
+        (HEAVY, {"slo_weight": 2}, {"slo_weight": 2.0, "slo_user": "bob"}),
     ],
 )
-def test_a_request_has_the_user_of_its_key(
-    monkeypatch: pytest.MonkeyPatch, user: str | None, tags: Any, expected: Any
+def test_a_request_has_the_user_and_weight_of_its_key(
+    monkeypatch: pytest.MonkeyPatch, key: ApiKey | None, tags: Any, expected: Any
 ) -> None:
-    monkeypatch.setattr(engine_wrapper, "user_of_request", lambda: user)
+    monkeypatch.setattr(engine_wrapper, "key_of_request", lambda: key)
     params: Any = SimpleNamespace(extra_args=tags)
-    set_user(params)
+    set_key_tags(params)
     assert params.extra_args == expected

@@ -71,23 +71,24 @@ def test_only_the_demo_model_on_a_cpu_runs_in_the_engine_core_s_process() -> Non
     assert flag not in flags(EngineConfig(), "gpu")
 
 
-def test_the_middleware_that_limits_access_is_outermost() -> None:
+def test_the_access_log_is_outermost_and_then_what_limits_access() -> None:
     """vLLM puts the last one outermost. The keys are not among the arguments."""
-    tags, status, access, local = (
+    tags, status, access, local, log = (
         f"serving.engine.server.{name}"
         for name in (
             "slo_middleware.SloMiddleware",
             "engine_status.StatusMiddleware",
             "access.AccessMiddleware",
             "local_host.LocalHostMiddleware",
+            "access_log.AccessLogMiddleware",
         )
     )
-    assert flags(EngineConfig())["--middleware"] == [tags, status, access, local]
+    assert flags(EngineConfig())["--middleware"] == [tags, status, access, local, log]
     for values in (
         flags(EngineConfig(), host="0.0.0.0"),  # asked for explicitly
         flags(EngineConfig(), needs_key=True),
     ):
-        assert values["--middleware"] == [tags, status, access]
+        assert values["--middleware"] == [tags, status, access, log]
         assert "--api-key" not in values
 
 
