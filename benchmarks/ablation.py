@@ -1,7 +1,7 @@
 """Ablation of calm: its goodput with one ingredient left out at a time.
 
-    python -m benchmarks.ablation [--workload mixed] [--variant price] [--loads 1,1.5,2] [--seeds 3]
-        [--window-s 600] [--jobs 2] [--json]
+    python -m benchmarks.ablation [--workload mixed] [--loads 1,1.5,2] [--seeds 3]
+        [--variant 'no price of what is to arrive'] [--window-s 600] [--jobs 2] [--json]
 
 All in virtual time, with the production scheduler. An ingredient's share of the gain over fcfs is
 (calm - variant) / (calm - fcfs), and likewise over calm_published. Shares need not add up to one:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from benchmarks.command import parser_of, print_result, say
+from benchmarks.command import parser_of, positive, print_result, say
 from serving.policies.table import POLICIES, PolicySpec
 from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
@@ -209,8 +209,8 @@ def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=list(POLICIES))
-    parser.add_argument("--requests", nargs="+", type=int, default=[256, 1024, 4096])
-    parser.add_argument("--frames", type=int, default=40)
+    parser.add_argument("--requests", nargs="+", type=positive, default=[256, 1024, 4096])
+    parser.add_argument("--frames", type=positive, default=40)
     arguments = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -123,7 +123,7 @@ class ModelNotLoaded(ServingError):
         advice = (
             "It is created in the cache folder (ORCHESTRATE_CACHE): "
             "check the free space there, and your permission to write to it"
-            if model in ("random", "smollm2")
+            if model.startswith(("random", "smollm2"))
             else "Give a folder or Hugging Face id that this machine can reach, "
             "or omit --model to use a model that comes with this program"
         )

@@ -16,7 +16,7 @@ EPILOG = (
     "Example: orchestrate bench mixed --policy fcfs --policy edf --loads 0.7,1.5 --seeds 3\n\n"
     "Set a policy's parameters: orchestrate bench --policy fcfs --policy 'fcfs:batch=96'\n\n"
     "Replay a trace: orchestrate bench --trace requests.csv --arrivals burst --json\n\n"
-    "Run many kinds of work: orchestrate bench --suite --policy edf --policy calm --seeds 10-11\n\n"
+    "Run many kinds of work: orchestrate bench --suite --only tiny,chat --window-s 60\n\n"
     "Draw a chart: orchestrate bench --loads 0.7,1,1.5,2 --plot goodput.png\n\n"
     "Simulated results are cached (in ORCHESTRATE_CACHE) until the code changes, so an "
     "interrupted comparison continues where it stopped."

@@ -182,7 +182,7 @@ FEW = st.integers(0, 20).map(float)
 
 @st.composite
 def quiet_views(draw: st.DrawFn) -> StepView:
-    """Low load: slots and memory for all requests, and far more time than they need."""
+    """Low load: slots and memory for all requests, far more time than they need, few arrivals."""
     now_s = draw(st.floats(100, 110))
     some_slos = slos(
         seconds=FAR_S,
@@ -195,8 +195,14 @@ def quiet_views(draw: st.DrawFn) -> StepView:
         draw(quiet_requests(str(number), now_s, some_slos))
         for number in range(draw(st.integers(1, 8)))
     ]
+    ended = [
+        draw(quiet_requests(f"ended {number}", now_s, some_slos))
+        for number in range(draw(st.integers(0, 4)))
+    ]
     return StepView(
         now_s=now_s,
+        arrivals=Requests.of([*rows, *ended]),
+        arrivals_s=60.0,
         requests=Requests.of(rows),
         slots=draw(st.integers(len(rows), 64)),
         step_tokens=2048,

@@ -68,8 +68,8 @@ class ExpectedDemand(NamedTuple):
         density: value / demand of each recent arrival with value, highest first, (k,).
         by_horizon: row i: machine seconds that the first i of them will demand by each horizon,
             (k + 1, horizons).
-        soon_s: row i: machine seconds that the first i of them will take in the next second if all
-            run as soon as they arrive, (k + 1,).
+        soon_s: row i: seconds that the first i of them will add to the steps of the next second if
+            all run as soon as they arrive, (k + 1,).
     """
 
     density: Floats
@@ -124,9 +124,10 @@ def expected_demand(
     np.maximum(wanted, 0.0, out=wanted)
     wanted *= (demand_s[order] / view.arrivals_s)[:, None]
     _accumulate(wanted)
-    first_s = np.minimum(step.with_fixed_cost(programs.first_prompts_s), demand_s)
+    work_s = programs.demand_s(view.model)
+    first_s = np.minimum(programs.first_prompts_s * programs.counts, work_s)
     latency_s = np.where(programs.is_stream, streamed_s, isolated_latency_s)
-    soon_s = first_s + (demand_s - first_s) * _share_of_next_second(latency_s)
+    soon_s = first_s + (work_s - first_s) * _share_of_next_second(latency_s)
     return ExpectedDemand(
         density[order],
         by_horizon,
@@ -224,7 +225,8 @@ def demand_curves_of(
     requests, model, first = view.requests, view.model, programs.first
     is_stream, tokens = programs.is_stream, calls.tokens[first]
     prompt_s = calls.prompt_s[first]
-    token_s = np.maximum(model.token_s + model.context_s * calls.context[first], 1e-12)
+    token_s = model.token_s + model.sequence_s + model.context_s * calls.context[first]
+    token_s = np.maximum(token_s, 1e-12)
     # A stream's first token is due with its prefill, the others later.
     first_share = (prompt_s + token_s) / (prompt_s + np.maximum(tokens, 1.0) * token_s)
     first_s = demand_s * np.where(is_stream, first_share, 0.0)

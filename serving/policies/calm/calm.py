@@ -25,7 +25,6 @@ from serving.policies.calm.program_demand import (
 )
 from serving.policies.calm.spare_time import in_spare_time
 from serving.policies.calm.step_duration import (
-    UTILISATION,
     StepDuration,
     backlog_duration,
     best_duration,
@@ -39,6 +38,9 @@ from serving.requests import BEST_EFFORT, LATENCY, MAX_VALUE, Flags, Floats, Req
 from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
+
+UTILISATION = 0.85
+"""The share of machine time that is allocated: predictions and arrivals deviate from their mean."""
 
 BEGIN_MARGIN = 0.55
 """A program that has not begun must be in time alone with steps of this factor times the chosen
@@ -95,7 +97,7 @@ def calm(
     if fairness:
         value, arrived_value = _with_fairness(view, programs, value, arrived_value, fairness)
     recent_value = arrived_value if slos_arrived else value
-    step = best_duration(view, *recent, recent_value, only_s=pace)
+    step = best_duration(view, *recent, recent_value, utilisation=utilisation, only_s=pace)
     begin_step_s = BEGIN_MARGIN * step.expected_s
     has_begun = view.requests.program_tokens[programs.first] > 0
     value *= _can_be_in_time(view, programs, urgency, has_begun, begin_step_s)
@@ -141,9 +143,9 @@ def calm(
         size=batch or view.slots,
         frame_steps=max(frame_steps, least_steps),
     )
-    plan = plan._replace(least_steps=least_steps)
-    # Fairness has already discounted the value of admitted requests: they are not limited again.
-    return limit_users_ahead(view, plan, unless=admitted) if fairness else plan
+    if fairness:  # it has discounted the value of admitted requests: they are not limited again
+        plan = limit_users_ahead(view, plan, unless=admitted)
+    return plan._replace(least_steps=min(least_steps, plan.steps))
 
 
 def _prepared(view: StepView, *, correct: bool) -> StepView:

@@ -48,7 +48,7 @@ def in_spare_time(
     useful_share = max(1.0 - view.model.base_s / step_s, 0.0)
     busy = float(seconds_added(view, calls, order[admitted[order]], 1.0 / step_s).sum())
     room = utilisation * useful_share - busy
-    soon = expected.soon_above(density)[programs.row_of[others]] * step.useful_share
+    soon = expected.soon_above(density)[programs.row_of[others]]
     spare = room - np.where(view.requests.kind[others] == BEST_EFFORT, 0.0, soon)
     wanted = seconds_added(view, calls, others, 1.0 / step_s)
     fits[others[np.cumsum(wanted) - wanted < spare]] = True

@@ -35,9 +35,6 @@ NUM_DURATIONS, SHORTEST_FACTOR = 16, 1.25
 
 MIN_USEFUL_SHARE, ROUNDING = 1e-3, 1e-9
 
-UTILISATION = 0.85
-"""The share of machine time that is allocated: predictions and arrivals deviate from their mean."""
-
 PLANNING_MARGIN = 0.75
 """For the comparison of durations: the factor on the duration with which a program with a deadline
 must be in time."""
@@ -115,6 +112,7 @@ def best_duration(
     programs: ProgramDemand,
     value: Floats,
     *,
+    utilisation: float,
     only_s: float = 0.0,
 ) -> StepDuration:
     """The duration with which these programs would have had the highest total value.
@@ -129,6 +127,7 @@ def best_duration(
         requests: the recent arrivals; the requests of the view if nothing arrived.
         programs: their programs.
         value: of each program, (m,).
+        utilisation: share of machine time that is allocated.
         only_s: the only candidate, in seconds; 0: all candidates.
     """
     base_s, full_s = view.model.base_s, _full_step_s(view)
@@ -140,7 +139,8 @@ def best_duration(
     )
     demand_s = programs.demand_s(view.model)
     fullest_s = fullest_batch_s(view, programs, value > 0)
-    values = _values(view, requests, programs, demand_s, value, durations_s, fullest_s)
+    capacity_s = utilisation * view.arrivals_s
+    values = _values(view, requests, programs, demand_s, value, durations_s, fullest_s, capacity_s)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     wanted_s = demand_s[value > 0]
     chosen_s, unlimited_s = float(durations_s[best]), _unlimited_s(view, wanted_s)
@@ -150,7 +150,7 @@ def best_duration(
     step = step_duration_of(view, chosen_s, fullest_s)
     lasts_s = step.expected_s if step.is_limited else step.step_s
     expected_s = max(min(unlimited_s, lasts_s), base_s)
-    spare_share = 1.0 - float(wanted_s.sum()) / (UTILISATION * view.arrivals_s)
+    spare_share = 1.0 - float(wanted_s.sum()) / max(capacity_s, MIN_S)
     return step._replace(
         expected_s=expected_s,
         frame_s=frame_s,
@@ -251,8 +251,13 @@ def _values(
     value: Floats,
     durations_s: Floats,
     fullest_s: float,
+    capacity_s: float,
 ) -> Floats:
-    """The total value of the served programs with each duration: (durations,)."""
+    """The total value of the served programs with each duration: (durations,).
+
+    Args:
+        capacity_s: machine time that is allocated in the window of the arrivals.
+    """
     rows = programs.first
     order = np.flatnonzero(value > 0)
     unlimited_s = _unlimited_s(view, demand_s[order])
@@ -272,8 +277,7 @@ def _values(
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
     useful_share = 1.0 - view.model.base_s / np.minimum(durations_s, fullest_s)
-    capacity_s = UTILISATION * view.arrivals_s * useful_share
-    values: Floats = _served(in_time, demand_s, capacity_s) @ value
+    values: Floats = _served(in_time, demand_s, capacity_s * useful_share) @ value
     return values
 
 

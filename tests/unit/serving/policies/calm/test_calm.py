@@ -9,7 +9,7 @@ from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.calm.calm import CROWD, HELD_SHARE, HELD_STEPS, _mean_tokens, calm
 from serving.policies.calm.program_demand import arrived_programs
 from serving.requests import Requests, RequestView
-from serving.slo import Slo
+from serving.slo import FutureWork, Slo, SloKind
 from serving.view import StepModel, StepView
 from tests.unit.serving.serving_examples import deadline, latency, request, running, step
 
@@ -214,3 +214,60 @@ def test_a_begun_program_is_displaced_only_by_a_density_above_the_gate(
     model = StepModel(base_s=0.001, token_s=0.1)
     view = step(begun, new, model=model, token_s=0.1, step_tokens=1000)
     assert calm(view).order[0] == admitted
+
+
+# What each parameter changes in a plan.
+
+SMALL = request("small", slo=deadline(90.0), prompt_tokens=1, max_tokens=1)
+
+
+def test_the_price_keeps_time_for_better_work_that_arrives_again_and_again() -> None:
+    """Short answers arrive that need all of the machine, so a long prompt is not admitted."""
+    long = request("long", slo=deadline(60.0), prompt_tokens=50_000, max_tokens=10)
+    view = step(long, SMALL, model=MODEL, token_s=0.02, step_tokens=2000, slots=1)
+    short = [
+        request(f"{n}", slo=deadline(20.0), prompt_tokens=1000, max_tokens=10) for n in range(800)
+    ]
+    busy = view._replace(arrivals=Requests.of(short), arrivals_s=60.0)
+    assert is_admitted(busy, price=False)
+    assert not is_admitted(busy)
+    assert is_admitted(view)
+
+
+@pytest.mark.parametrize("utilisation", [1.0, 0.1])
+def test_admission_allocates_a_share_of_the_machine(utilisation: float) -> None:
+    """2 s of prefill, and twice as much with the fixed cost of steps of 40 ms; due after 6 s."""
+    big = request("big", slo=deadline(6.0), prompt_tokens=20_000, max_tokens=1)
+    view = step(big, SMALL, model=MODEL, token_s=0.02, step_tokens=2000, slots=1)
+    assert is_admitted(view, pace=0.04, utilisation=utilisation) is (utilisation == 1.0)
+
+
+def test_a_future_is_corrected_by_what_recent_ones_became() -> None:
+    """A program that still needs 60 s by its future, and 6 s by what became of such futures."""
+    future = FutureWork(3, prefill_tokens=0, decode_tokens=3000, critical_s=60.0, tool_s=0.0)
+    slo = Slo(kind=SloKind.COMPOUND, deadline_s=20.0, program="p", future=future)
+    call = request("call", slo=slo, max_tokens=10, future_ratio=0.1)
+    view = step(call, SMALL, model=MODEL, token_s=0.02, step_tokens=2000, slots=1)
+    assert is_admitted(view)
+    assert not is_admitted(view, correct=False)
+
+
+def test_fairness_limits_a_user_who_is_ahead_to_a_share_of_what_is_not_admitted() -> None:
+    """Best-effort work of two users: each has half of the step, whoever came first."""
+    users = {"ahead": 90_000.0, "behind": 0.0}
+    rows = [
+        running(f"{user} {n}", slo=Slo(user=user), max_tokens=9000, user_tokens=tokens)
+        for user, tokens in users.items()
+        for n in range(12)
+    ]
+    view = step(*rows, model=MODEL, slots=24, token_s=0.02, step_tokens=2000)
+    all_run, limited = calm(view), calm(view, fairness=1.0)
+    assert len(all_run.run) == 24
+    assert {f"behind {n}" for n in range(12)} <= limited.run
+    assert limited.least_steps <= limited.steps
+
+
+def is_admitted(view: StepView, **parameters: float | bool) -> bool:
+    """Whether the first request of a view is admitted: then it comes before SMALL, due later."""
+    plan = calm(view, **parameters)  # type: ignore[arg-type]
+    return plan.order.index(view.requests.request_id[0]) < plan.order.index("small")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from serving.policies.calm.calm import calm
+from serving.policies.calm.calm import UTILISATION, calm
 from serving.policies.calm.program_demand import arrived_programs, calls_of, present_programs
 from serving.policies.calm.step_duration import (
     BEARABLE_SHARE,
@@ -45,7 +45,7 @@ def duration_after(
     view = step(model=MODEL, step_tokens=2000, arrivals=arrivals, arrivals_s=10.0, slots=slots)
     programs = arrived_programs(view)
     value = programs.value(arrivals, 1000.0, 0.5)
-    return best_duration(view, arrivals, programs, value)
+    return best_duration(view, arrivals, programs, value, utilisation=UTILISATION)
 
 
 @pytest.mark.parametrize("slos", [(), (Slo(),), (deadline(1000.0),)])
@@ -154,7 +154,9 @@ def test_unlimited_steps_take_the_time_to_compute_what_arrives_meanwhile() -> No
     expected_s = {}
     for arrivals_s in (1e9, 20.0, 5.0):
         view = step(model=MODEL, step_tokens=2000, arrivals=arrivals, arrivals_s=arrivals_s)
-        duration = best_duration(view, arrivals, arrived_programs(view), np.ones(100))
+        duration = best_duration(
+            view, arrivals, arrived_programs(view), np.ones(100), utilisation=UTILISATION
+        )
         assert not duration.is_limited
         expected_s[arrivals_s] = duration.expected_s
     assert expected_s == {
@@ -309,7 +311,10 @@ def test_a_step_model_of_zeros_does_not_shorten_steps() -> None:
 def test_a_step_model_of_zeros_does_not_limit_steps() -> None:
     view = step(model=StepModel(0.0, 0.0, 0.0, 0.0), arrivals=Requests.of([request("one")]))
     programs = arrived_programs(view)
-    assert not best_duration(view, view.arrivals, programs, programs.tokens).is_limited
+    duration = best_duration(
+        view, view.arrivals, programs, programs.tokens, utilisation=UTILISATION
+    )
+    assert not duration.is_limited
 
 
 def test_without_recent_arrivals_the_present_programs_decide_the_duration() -> None:
