@@ -35,9 +35,11 @@ class Route(NamedTuple):
 Router = Callable[[RoutedRequest, Sequence[ReplicaSnapshot]], Route]
 
 NEAR_SHARE = 0.05
-"""Priorities or predicted ends that differ by at most this share are a tie. Measured speeds of equal
-replicas differ by a few percent, and where the pace of the answer alone determines the predicted
-end, all requests would go to the replica that happens to look a little faster."""
+"""Priorities or predicted ends that differ by at most this share are a tie.
+
+Measured speeds of equal replicas differ by a few percent. Where the pace of an answer alone
+determines its predicted end, all requests would else go to the replica that looks a little faster.
+"""
 
 
 def round_robin(request: RoutedRequest, snapshots: Sequence[ReplicaSnapshot]) -> Route:
