@@ -107,6 +107,12 @@ class Gateway:
         self._site: web.TCPSite | None = None
         self._is_stopping = False
 
+    @property
+    def num_answering(self) -> int:
+        """Number of replicas that answered their last poll."""
+        now_s = time.monotonic()
+        return sum(not each.is_suspect(now_s) for each in self.fleet.replicas)
+
     async def start(self) -> int:
         """Ask the replicas once, then listen; returns the port.
 
