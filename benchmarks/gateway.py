@@ -1,12 +1,14 @@
 """What a gateway costs: two replicas asked directly, through the gateway, and through Ray Serve.
 
-    python -m benchmarks.gateway [--json] [--streams 40] [--rounds 6] [--calls 48] [--tokens 64]
-        [--ray URL]
+    python -m benchmarks.gateway [--json] [--streams 40] [--rounds 6] [--calls 192]
+        [--clients 48] [--tokens 64] [--ray URL]
 
 Starts two replicas of the random model and `orchestrate gateway` to them. The paths alternate:
-streams one after another, each on the next path, and rounds of calls of 16 tokens that are sent at
-once. Directly, requests are spread evenly over the replicas. Medians are printed: milliseconds to
-the first event with text, milliseconds from token to token, and calls a second.
+streams one after another, each on the next path, and rounds of calls by clients that send the next
+one when they have an answer. Directly, requests are spread evenly over the replicas. Medians are
+printed: milliseconds to the first event with text, milliseconds from token to token, and calls a
+second. Clients, gateway and replicas share the machine's cores, so what a call costs the gateway is
+taken from the replicas; with a core of its own it would not be.
 
 Ray Serve is measured if it is given the address of an application in front of the same kind of
 replicas, with the model "random"; it is no part of this project's lock.
@@ -35,7 +37,6 @@ from benchmarks.command import exit_code, parser_of, positive, print_result, say
 from cli.errors import CommandError
 
 MODEL = "random"
-CALL_TOKENS = 16
 START_S = 240.0
 """Limit on the start of the replicas, which import vLLM."""
 
@@ -104,39 +105,49 @@ async def stream(client: aiohttp.ClientSession, samples: Samples, tokens: int) -
     samples.ms_per_token.append(1e3 * (last_s - first_s) / (tokens - 1))
 
 
-async def calls(client: aiohttp.ClientSession, samples: Samples, count: int) -> None:
-    """Measure calls that are sent at once."""
+class Load(NamedTuple):
+    """How much is measured on each path: streams one by one, then rounds of calls by clients."""
 
-    async def call() -> None:
-        content = body(CALL_TOKENS, stream=False)
-        async with client.post(samples.next_url(), json=content) as answer:
-            answer.raise_for_status()
-            await answer.read()
+    streams: int
+    rounds: int
+    calls: int
+    clients: int
+    tokens: int
+
+
+async def calls(client: aiohttp.ClientSession, samples: Samples, load: Load) -> None:
+    """Measure a round of calls."""
+    left = iter(range(load.calls))
+
+    async def ask() -> None:
+        for _ in left:
+            content = body(load.tokens, stream=False)
+            async with client.post(samples.next_url(), json=content) as answer:
+                answer.raise_for_status()
+                await answer.read()
 
     began_s = time.perf_counter()
-    await asyncio.gather(*(call() for _ in range(count)))
-    samples.req_s.append(count / (time.perf_counter() - began_s))
+    await asyncio.gather(*(ask() for _ in range(load.clients)))
+    samples.req_s.append(load.calls / (time.perf_counter() - began_s))
 
 
-async def measure(
-    paths: dict[str, Sequence[str]], *, streams: int, rounds: int, count: int, tokens: int
-) -> dict[str, Figures]:
+async def measure(paths: dict[str, Sequence[str]], load: Load) -> dict[str, Figures]:
     """The figures of each path, which alternate; the first round of each is not counted."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
     async with aiohttp.ClientSession(connector=connector) as client:
         warm_up = {name: Samples(urls) for name, urls in paths.items()}
         for each in warm_up.values():
             for _ in range(4):
-                await stream(client, each, tokens)
-            await calls(client, each, count)
+                await stream(client, each, load.tokens)
+            await calls(client, each, load)
         measured = {name: Samples(urls) for name, urls in paths.items()}
-        for number in range(streams):
+        for number in range(load.streams):
             for each in _rotated(list(measured.values()), number):
-                await stream(client, each, tokens)
-        for number in range(rounds):
+                await stream(client, each, load.tokens)
+        for number in range(load.rounds):
             for each in _rotated(list(measured.values()), number):
-                await calls(client, each, count)
-            say(f"round {number + 1} of {rounds}")
+                await calls(client, each, load)
+            say(f"round {number + 1} of {load.rounds}")
     return {name: each.figures() for name, each in measured.items()}
 
 
@@ -243,15 +254,8 @@ def run(options: argparse.Namespace) -> None:
         paths: dict[str, Sequence[str]] = {"direct": replicas, "gateway": [gateway]}
         if options.ray is not None:
             paths["ray"] = [options.ray.rstrip("/").removesuffix("/v1")]
-        figures = asyncio.run(
-            measure(
-                paths,
-                streams=options.streams,
-                rounds=options.rounds,
-                count=options.calls,
-                tokens=options.tokens,
-            )
-        )
+        load = Load(*(getattr(options, name) for name in Load._fields))
+        figures = asyncio.run(measure(paths, load))
     document = document_of(figures, ray_reason_of(options.ray))
     print_result(document, table_of(document), as_json=options.json)
 
@@ -261,9 +265,10 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--replicas", type=positive, default=2)
     parser.add_argument("--streams", type=positive, default=40, help="of each path")
-    parser.add_argument("--rounds", type=positive, default=6, help="of calls at once, of each path")
-    parser.add_argument("--calls", type=positive, default=48, help="calls of a round")
-    parser.add_argument("--tokens", type=_several, default=64, help="tokens of a stream")
+    parser.add_argument("--rounds", type=positive, default=6, help="of calls, of each path")
+    parser.add_argument("--calls", type=positive, default=192, help="calls of a round")
+    parser.add_argument("--clients", type=positive, default=48, help="calls that are open at once")
+    parser.add_argument("--tokens", type=_several, default=64, help="tokens of an answer")
     parser.add_argument("--ray", metavar="URL", help="a Ray Serve application, measured too")
     return exit_code(partial(run, parser.parse_args(given)))
 
