@@ -187,9 +187,9 @@ def _ranked(
         else:
             is_near = end_s(each) <= (1.0 + NEAR_SHARE) * earliest_s
         rank = (0.0, 0.0) if is_near else (-priority(each), end_s(each))
-        work_s, *rest = _load(each)
-        own_s = _own_work_s(request, each, affinity=affinity)
-        return (not is_near, *rank, work_s + own_s, *rest)
+        work_s, num_requests, replica = _load(each)
+        work_s += _own_work_s(request, each, affinity=affinity)
+        return (not is_near, *rank, work_s, num_requests, replica)
 
     return sorted(snapshots, key=preference)
 
