@@ -19,6 +19,7 @@ from cli.commands import (
     discard,
     doctor,
     fork,
+    gateway,
     gc,
     logs,
     patterns,
@@ -61,6 +62,7 @@ _COMMAND_ORDER = (
     "gc",
     "doctor",
     "serve",
+    "gateway",
 )
 
 
@@ -110,6 +112,7 @@ app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)
 app.command(epilog="Example: orchestrate doctor --engine")(doctor.doctor)
 app.command(epilog="Example: orchestrate serve --model Qwen/Qwen3-0.6B --port 8000")(serve.serve)
+app.command(epilog=gateway.EPILOG)(gateway.gateway)
 
 
 def _print_version(is_requested: bool) -> None:

@@ -119,7 +119,7 @@ class ReplicaSnapshot(NamedTuple):
     """The state of a replica at one time.
 
     Attributes:
-        replica: its id, which breaks ties.
+        replica: its id, which breaks ties of the load.
         num_running, num_waiting: number of requests. One that waits in several queues counts in
             each.
         running_tokens: prompt and output tokens of the running requests.

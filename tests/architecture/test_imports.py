@@ -122,6 +122,7 @@ def test_no_module_is_loaded_in_the_time_of_a_run(tmp_path: Path) -> None:
         "serving.policies.table",
         "serving.engine.setup.config",
         "serving.errors",
+        "serving.gateway.gateway",
         "patterns",
         "store.session",
         "orchestrator",

@@ -38,6 +38,7 @@ COMMANDS = [
     ["gc"],
     ["doctor"],
     ["serve"],
+    ["gateway"],
 ]
 
 

@@ -46,6 +46,7 @@ PARSED_ONLY = {
     "orchestrate bench mixed": "simulates for minutes",
     "orchestrate bench --suite": "simulates for hours",
     "orchestrate bench --trace requests.csv": "needs a trace of the reader's own",
+    "orchestrate gateway": "serves for ever; test_gateway.py runs it",
     "uvicorn --app-dir examples service:app": "serves for ever; test_service.py runs it",
 }
 """Beginnings of commands, or of blocks of Python, that are only parsed, and why."""

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from serving.errors import InvalidEngineConfig
 from serving.router.choose import Router, as_best_effort
 from serving.router.prediction import admits, predicted_end_s, priority_on
-from serving.router.snapshot import ReplicaSnapshot, RoutedRequest, Speed, snapshot_of
+from serving.router.snapshot import (
+    ReplicaSnapshot,
+    RoutedRequest,
+    Speed,
+    snapshot_of,
+    with_request,
+)
 from serving.router.table import ROUTERS, RouterSpec
 from serving.slo import Slo, SloKind
 from tests.unit.serving.router.router_examples import (
@@ -20,6 +26,7 @@ from tests.unit.serving.router.router_examples import (
     Report,
     busy,
     due_in,
+    exactly,
     fleets,
     law,
     request,
@@ -32,6 +39,7 @@ VARIANTS = (
     RouterSpec("least_loaded", {"by": "requests"}),
     RouterSpec("power_of_k", {"k": 0}),
     RouterSpec("power_of_k", {"k": 3, "late": False}),
+    RouterSpec("power_of_k", {"k": 1, "stay": True}),
     RouterSpec("slos_serve", {"limit": 1}),
 )
 FAST = Speed(*(part / 3 for part in SPEED))
@@ -72,6 +80,36 @@ def test_ties_between_equal_replicas_are_broken_by_id() -> None:
     for spec in (RouterSpec("least_loaded"), RouterSpec("power_of_k", {"k": 0})):
         assert spec.build()(request(), fleet).replicas[0] == "a"
     assert RouterSpec("power_of_k", {"k": 0}).build()(request(), fleet).replicas == ("a", "b", "c")
+
+
+def test_ties_end_in_the_load_before_the_id() -> None:
+    """The one answer that waits at "a" delays nothing: its pace determines both predicted ends."""
+    fleet = [busy("a", request()), busy("b"), busy("c")]
+    assert predicted_end_s(request(), fleet[0]) == predicted_end_s(request(), fleet[1])
+    assert RouterSpec("power_of_k", {"k": 0}).build()(request(), fleet).replicas == ("b", "c", "a")
+    same_work = [busy("a", request())._replace(num_waiting=2), busy("b", request())]
+    for router in (RouterSpec("least_loaded"), RouterSpec("power_of_k", {"k": 0})):
+        assert router.build()(request(), same_work).replicas[0] == "b"
+    same_number = [busy("a", request()), busy("b", request(due_in(9.0, output_tokens=9)))]
+    by_number = RouterSpec("least_loaded", {"by": "requests"}).build()
+    assert by_number(request(), same_number).replicas == ("b",)
+
+
+@pytest.mark.parametrize("slo", [due_in(30.0), stream(5.0, 0.2), Slo(length=exactly(100))])
+@pytest.mark.parametrize("slower", [1.0, 1.03])
+def test_simultaneous_requests_are_spread_over_replicas_of_about_equal_speed(
+    slo: Slo, slower: float
+) -> None:
+    route = RouterSpec("power_of_k", {"k": 2, "late": False}).build()
+    speed = Speed(*(slower * part for part in SPEED))
+    fleet = {"a": busy("a"), "b": busy("b", speed=speed)}
+    counts: Counter[str] = Counter()
+    for number in range(8):
+        sent = request(slo, request_id=str(number), number=number)
+        [chosen] = route(sent, list(fleet.values())).replicas
+        fleet[chosen] = with_request(fleet[chosen], sent)
+        counts[chosen] += 1
+    assert counts == {"a": 4, "b": 4}
 
 
 def test_round_robin_takes_turns_regardless_of_load() -> None:
@@ -160,6 +198,29 @@ def test_affinity_prefers_the_replica_that_caches_the_prefix() -> None:
         assert spec.build()(call, fleet).replicas == (chosen,)
     other = call._replace(prefix="q")
     assert RouterSpec("power_of_k", {"k": 0}).build()(other, fleet).replicas[0] == "a"
+
+
+def test_a_program_stays_where_its_prefix_is_cached_until_its_slack_is_gone() -> None:
+    stay = RouterSpec("power_of_k", {"k": 1, "late": False, "stay": True}).build()
+    call = request(due_in(4.0), prompt_tokens=500, prefix="p", prefix_tokens=400)
+    waiting = request(due_in(3.0, output_tokens=1000))
+    for number in range(20):  # whatever is drawn
+        sent = call._replace(request_id=str(number))
+        some = [busy("a"), busy("b", waiting, prefix_tokens={"p": 400})]
+        assert stay(sent, some).replicas == ("b",)
+        many = [busy("a"), busy("b", waiting, waiting, prefix_tokens={"p": 400})]
+        drawn = RouterSpec("power_of_k", {"k": 1, "late": False}).build()(sent, many)
+        assert priority_on(sent, many[1]) == 0
+        assert stay(sent, many) == drawn
+
+
+def test_a_program_without_an_slo_leaves_its_replica_where_it_would_end_later() -> None:
+    stay = RouterSpec("power_of_k", {"k": 0, "late": False, "stay": True}).build()
+    call = request(Slo(length=exactly(100)), prompt_tokens=500, prefix="p", prefix_tokens=400)
+    assert stay(call, [busy("a"), busy("b", prefix_tokens={"p": 400})]).replicas == ("b",)
+    waiting = [request(due_in(9.0, output_tokens=1000))] * 3
+    loaded = busy("b", *waiting, prefix_tokens={"p": 400})
+    assert stay(call, [busy("a"), loaded]).replicas == ("a",)
 
 
 def test_slos_serve_takes_the_first_replica_in_turn_that_admits_the_request() -> None:

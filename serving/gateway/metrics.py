@@ -1,0 +1,87 @@
+"""What the gateway counts, for Prometheus."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from serving.gateway.fleet_state import Fleet
+from serving.gateway.replica_state import ReplicaState
+from serving.gateway.retries import Outcome
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0)
+
+
+class GatewayMetrics:
+    """Counters of one gateway, in a registry of their own.
+
+    Args:
+        now_s: the clock by which reports have their age.
+    """
+
+    def __init__(self, fleet: Fleet, now_s: Callable[[], float]) -> None:
+        self._registry = CollectorRegistry()
+        self._attempts = Counter(
+            "orchestrate_gateway_attempts",
+            "Attempts at replicas by their outcome; those of one request add up to its retries + 1",
+            ["replica", "outcome"],
+            registry=self._registry,
+        )
+        self._retries = Counter(
+            "orchestrate_gateway_retries",
+            "Attempts after another replica had failed to answer the request",
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "orchestrate_gateway_seconds",
+            "Seconds from a request's arrival to its last attempt: what was taken off its promises",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        ages = Gauge(
+            "orchestrate_gateway_snapshot_age_seconds",
+            "Age of a replica's last report; of its last answer if it makes none",
+            ["replica"],
+            registry=self._registry,
+        )
+        open_requests = Gauge(
+            "orchestrate_gateway_open_requests",
+            "Requests that a replica was sent and has not answered completely",
+            ["replica"],
+            registry=self._registry,
+        )
+        for replica in fleet.replicas:
+            age = partial(_age_s, replica.age_s, now_s)
+            ages.labels(replica.url).set_function(age)
+            open_requests.labels(replica.url).set_function(partial(_num_open, replica))
+
+    def count_attempt(self, replica: str, outcome: Outcome) -> None:
+        """Count the end of an attempt."""
+        self._attempts.labels(replica, outcome.value).inc()
+
+    def count_retry(self) -> None:
+        """Count an attempt that is not the first."""
+        self._retries.inc()
+
+    def count_seconds(self, spent_s: float) -> None:
+        """Count the seconds that a request has spent in the gateway."""
+        self._seconds.observe(spent_s)
+
+    def page(self) -> bytes:
+        """All of them in Prometheus' format."""
+        return generate_latest(self._registry)
+
+
+def _num_open(replica: ReplicaState) -> float:
+    return float(replica.num_open)
+
+
+def _age_s(age_s: Callable[[float], float], now_s: Callable[[], float]) -> float:
+    age = age_s(now_s())
+    return age if math.isfinite(age) else math.nan
