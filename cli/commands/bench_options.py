@@ -70,7 +70,8 @@ Seeds = Annotated[
     typer.Option(
         "--seeds",
         metavar="N|A-B|A,B,...",
-        help="Repeat each run with each seed: 3 means seeds 0 to 2; 10-10, 10-11 and 10,12 name them. "
+        help="Repeat each run with each seed: 3 means seeds 0 to 2; 10-10, 10-11 and 10,12 name "
+        "them. "
         "Seeds 0 to 9 are for tuning, those from 10 on for reporting what was not tuned on them.",
     ),
 ]
