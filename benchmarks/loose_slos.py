@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
+from serving.goodput import ProgramOutcome
 from serving.policies.table import PolicySpec
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import virtual_engine
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.drive.stopping import StoppingEngine
-from serving.goodput import ProgramOutcome
 from serving.sim.metrics.metrics import summarise
 from serving.sim.programs.programs import Program
 from serving.slo import SloKind

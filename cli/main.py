@@ -111,7 +111,7 @@ app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog=gc.EPILOG)(gc.gc)
 app.command(epilog="Example: orchestrate doctor --engine")(doctor.doctor)
-app.command(epilog="Example: orchestrate serve --model Qwen/Qwen3-0.6B --port 8000")(serve.serve)
+app.command(epilog=serve.EPILOG)(serve.serve)
 app.command(epilog=gateway.EPILOG)(gateway.gateway)
 
 

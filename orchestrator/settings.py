@@ -1,9 +1,12 @@
-"""All settings, read once from the environment (`ORCHESTRATE_*`), then frozen."""
+"""All settings, read once from the environment (`ORCHESTRATE_*`) or a file, then frozen."""
 
 from __future__ import annotations
 
+import os
 import re
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -16,7 +19,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from orchestrator.errors import InvalidSettings
 from serving.errors import InvalidReference
@@ -27,6 +36,8 @@ from store.payload_codec import PayloadCodec
 
 EMBEDDED = "embedded"
 ENV_PREFIX = "ORCHESTRATE_"
+CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
+"""Environment variable that names a TOML file of settings."""
 
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "use up to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit"
@@ -48,6 +59,7 @@ class EngineFields(BaseModel):
         policy, policy_params: the scheduling policy of the embedded engine.
         tool_parser: of vLLM, reads tool calls in the model's own format; "none": the model is asked
             for JSON instead; None: chosen by the model. Of a server only "none" counts.
+        engine_args: further arguments of vLLM's EngineArgs for the embedded engine, by name.
     """
 
     engine: str = EMBEDDED
@@ -63,6 +75,7 @@ class EngineFields(BaseModel):
     dtype: str | None = None
     seed: int = 0
     tool_parser: str | None = None
+    engine_args: dict[str, Any] = Field(default_factory=dict)
 
 
 class EngineSettings(EngineFields):
@@ -119,6 +132,14 @@ class Settings(EngineFields, BaseSettings):
     telemetry: bool = False
     verbose: bool = False
 
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What is given, then the environment, then the file of settings."""
+        file = InitSettingsSource(settings_cls, _frozen_members(file_settings()))
+        return (sources["init_settings"], sources["env_settings"], file)
+
     @field_validator("engines")
     @classmethod
     def _check_engines(
@@ -147,8 +168,29 @@ def check_engine_name(name: object) -> None:
         raise ValueError(f"{name!r} cannot name an engine: {_NAME_RULE}")
 
 
+def file_settings(file: str | None = None) -> dict[str, Any]:
+    """The settings in a TOML file, by name; empty without one.
+
+    Args:
+        file: None: the one that ORCHESTRATE_CONFIG names.
+    Raises:
+        InvalidSettings: it cannot be read, is no TOML, or has an unknown name.
+    """
+    file = file or os.environ.get(CONFIG_VARIABLE)
+    if not file:
+        return {}
+    try:
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidSettings(f"{CONFIG_VARIABLE}: {file}: {error}") from None
+    unknown = sorted(document.keys() - Settings.model_fields.keys())
+    if unknown:
+        raise InvalidSettings(f"{CONFIG_VARIABLE}: {file} has unknown settings: {unknown}")
+    return document
+
+
 def read_settings(**overrides: Any) -> Settings:
-    """Settings from the environment; overrides that are not None take precedence.
+    """Settings: overrides that are not None, then the environment, then ORCHESTRATE_CONFIG's file.
 
     Raises:
         InvalidSettings: a value is not valid; the message names its variable.
@@ -156,11 +198,8 @@ def read_settings(**overrides: Any) -> Settings:
     given = {name: value for name, value in overrides.items() if value is not None}
     unknown = given.keys() - Settings.model_fields.keys()
     assert not unknown, f"no such settings: {unknown}"
-    for name in ("policy_params", "engines"):
-        if isinstance(given.get(name), Mapping):  # a dict would be merged with the environment's
-            given[name] = MappingProxyType(given[name])
     try:
-        return Settings(**given)
+        return Settings(**_frozen_members(given))
     except SettingsError as error:  # of a field that is parsed as JSON
         field = re.search(r'field "(\w+)"', str(error))
         name = field[1] if field else "..."
@@ -168,6 +207,14 @@ def read_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         problems = dict.fromkeys(_problem(item) for item in error.errors(include_url=False))
         raise InvalidSettings("; ".join(problems)) from None
+
+
+def _frozen_members(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, so that a mapping replaces that of another source: dicts would be merged."""
+    return {
+        name: MappingProxyType(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+    }
 
 
 def _problem(item: Mapping[str, Any]) -> str:

@@ -166,6 +166,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         cpu_threads=settings.cpu_threads,
         dtype=settings.dtype,
         tool_parser=settings.tool_parser,
+        engine_args=settings.engine_args,
         seed=settings.seed,
         verbose=settings.verbose,
     )

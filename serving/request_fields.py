@@ -35,7 +35,9 @@ def with_tags(body: bytes) -> bytes:
     Raises:
         InvalidSlo: a value is invalid, or said twice; it names the field.
     """
-    if not any(f'"{name}"'.encode() in body for name in TAG_OF_FIELD) and b"\\u" not in body:
+    names = (f'"{name}"'.encode() for name in TAG_OF_FIELD)
+    # Escapes, and the NULs of UTF-16 and UTF-32, could spell a name in another way.
+    if not any(text in body for text in (*names, b"\\u", b"\x00")):
         return body
     try:
         document = json.loads(body)

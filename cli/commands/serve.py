@@ -12,8 +12,24 @@ from cli.terminal.output import say
 
 _SERVER = "The server"
 
+EPILOG = (
+    "Example: orchestrate serve Qwen/Qwen3-0.6B --port 8000\n\n"
+    "Flags of vLLM's server follow --: orchestrate serve Qwen/Qwen3-8B -- "
+    "--tensor-parallel-size 2 --reasoning-parser qwen3\n\n"
+    "Keys with users and limits, read again on SIGHUP: orchestrate serve --api-keys keys.toml\n\n"
+    "Settings may be in a TOML file that ORCHESTRATE_CONFIG names."
+)
+
 
 def serve(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] [-- FLAGS OF VLLM]",
+            help="The model, as --model; and flags that vLLM's own server takes.",
+            show_default=False,
+        ),
+    ] = None,
     model: options.Model = None,
     policy: options.Policy = None,
     host: Annotated[
@@ -41,6 +57,15 @@ def serve(
             rich_help_panel=_SERVER,
         ),
     ] = None,
+    access_log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a line of JSON for each request; - is the standard output.",
+            rich_help_panel=_SERVER,
+            show_default=False,
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -60,7 +85,10 @@ def serve(
 
     if api_key is not None and api_keys is not None:
         raise BadInput("give either --api-key or --api-keys")
-    settings = read_settings(model=model, policy=policy, api_key=api_key, verbose=verbose)
+    named, vllm_flags = _model_and_flags(arguments or [])
+    if named is not None and model is not None:
+        raise BadInput(f"give the model once: {named}, or --model {model}")
+    settings = read_settings(model=named or model, policy=policy, api_key=api_key, verbose=verbose)
     config = engine_config(settings)
     keys = () if api_keys is None else read_api_keys(api_keys)
     single_key = settings.api_key if api_keys is None else None
@@ -73,5 +101,27 @@ def serve(
     from serving.engine.setup.config import CAVEATS
 
     caveat = f" ({CAVEATS[config.model]})" if config.model in CAVEATS else ""
-    say(f"starting {config.model}{caveat} at http://{host}:{port}/v1, policy {config.policy.label}")
-    serve_model(config, host=host, port=port, api_key=single_key, api_keys=keys)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    say(f"starting {config.model}{caveat} at {address}, policy {config.policy.label}")
+    serve_model(
+        config,
+        host=host,
+        port=port,
+        api_key=single_key,
+        keys_file=api_keys,
+        access_log=access_log,
+        vllm_flags=vllm_flags,
+        on_ready=lambda: say(f"ready: {address}"),
+    )
+
+
+def _model_and_flags(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The model before --, and the flags of vLLM after it."""
+    from cli.errors import BadInput
+
+    model = None
+    if arguments and not arguments[0].startswith("-"):
+        model, *arguments = arguments
+    if arguments and not arguments[0].startswith("-"):
+        raise BadInput(f"{arguments[0]!r}: one model is served; flags of vLLM follow --")
+    return model, arguments

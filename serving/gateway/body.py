@@ -10,6 +10,7 @@ from typing import Any
 
 from serving.errors import InvalidSlo
 from serving.gateway.json_members import Member, members_of
+from serving.request_fields import with_tags
 from serving.slo import BEST_EFFORT, TAG_PREFIX, Slo, from_tags
 
 TAGS = "vllm_xargs"
@@ -64,12 +65,22 @@ class Body:
         return "".join(parts).encode(self._encoding, "surrogatepass")
 
 
+def _with_fields_as_tags(content: bytes) -> bytes:
+    """The body with `deadline` and its like as tags; an invalid one is left for the replica."""
+    try:
+        return with_tags(content)
+    except InvalidSlo:
+        return content
+
+
 def parse_body(content: bytes, *, has_tags: bool) -> Body:
     """Parse a body; what is not a JSON object has no properties: a replica refuses it.
 
     Args:
         has_tags: whether requests to this path may carry SLO tags.
     """
+    if has_tags:
+        content = _with_fields_as_tags(content)
     encoding = json.detect_encoding(content)
     try:
         text = content.decode(encoding, "surrogatepass")

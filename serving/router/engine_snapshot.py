@@ -16,6 +16,7 @@ from serving.length_sketch_columns import upper_tokens
 from serving.requests import LATENCY, Floats, Requests, RequestState
 from serving.router.snapshot import HORIZONS_S, TYPICAL_LEVEL, ReplicaReport, ReplicaSnapshot, Speed
 
+
 class EngineReport(NamedTuple):
     """A ReplicaReport as data."""
 
@@ -43,7 +44,9 @@ def engine_snapshot(
     last_s = first_s + (length - 1.0) * requests.tbt_s
     whole_s = requests.deadline_s - now_s
     whole_s = np.where(whole_s > 0, whole_s, requests.final_s - now_s)
-    due_s = np.concatenate([np.where(streams, first_s, whole_s), np.where(streams, last_s, whole_s)])
+    due_s = np.concatenate(
+        [np.where(streams, first_s, whole_s), np.where(streams, last_s, whole_s)]
+    )
     work_s = np.concatenate([prefill_s, decode_s])
     due_s[due_s <= 0] = math.inf
     horizon = np.searchsorted(HORIZONS_S, due_s, side="left")

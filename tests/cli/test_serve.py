@@ -105,3 +105,42 @@ def test_a_host_of_another_machine_is_reported_before_vllm_is_imported(
 ) -> None:
     assert exit_code("serve", "--model", "someone/model", "--host", "192.0.2.1") == 2
     assert "192.0.2.1:8000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["one", "two"], "one model is served"),
+        (["one", "--model", "two"], "give the model once"),
+        (["random", "--access-log", "/no/such/folder/log"], "access_log"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+    assert exit_code("serve", "--port", port, *arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("imported_vllm")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["random", "--", "--scheduler-cls", "x"], "choose a policy"),
+        (["random", "--", "--max-num-seqs=4"], "ORCHESTRATE_SLOTS"),
+        (["--", "--port", "9"], "give it before --"),
+        (["random", "--", "--no-such-flag"], "no-such-flag"),
+        (["random", "--", "--tensor-parallel-size", "many"], "tensor-parallel-size"),
+        (["random", "--", "--help"], "vllm serve --help"),
+    ],
+)
+def test_what_would_break_the_server_is_refused_by_name(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+    assert exit_code("serve", "--port", port, *arguments) == 2
+    assert said in capsys.readouterr().err

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from serving.goodput import ProgramOutcome
 from serving.policies.table import PolicySpec
 from serving.sim.drive.driver import VirtualTime, replay
-from serving.goodput import ProgramOutcome
 from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage

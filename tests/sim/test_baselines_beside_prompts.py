@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serving.policies.table import PolicySpec
 from serving.goodput import met
+from serving.policies.table import PolicySpec
 from serving.sim.programs.programs import Call
 from serving.slo import SloKind
 from tests.sim.one_engine import FIRST, outcomes, program

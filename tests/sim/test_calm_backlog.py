@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
+from serving.goodput import tokens
 from serving.policies.calm import calm
 from serving.policies.table import PolicySpec
-from serving.goodput import tokens
 from serving.sim.programs.programs import Call
 from serving.slo import SloKind
 from tests.sim.one_engine import FIRST, outcomes, program

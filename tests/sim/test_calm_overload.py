@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serving.policies.table import PolicySpec
 from serving.goodput import ProgramOutcome
+from serving.policies.table import PolicySpec
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.slo import SloKind
 from tests.sim.one_engine import outcomes

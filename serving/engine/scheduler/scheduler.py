@@ -117,7 +117,10 @@ class SloSchedulerMixin(_VllmScheduler):
         ):
             began_s = time.perf_counter()
             self._follow(self.planner.decide(self.view()))
-            self._plans, self._plan_s = self._plans + 1, self._plan_s + time.perf_counter() - began_s
+            self._plans, self._plan_s = (
+                self._plans + 1,
+                self._plan_s + time.perf_counter() - began_s,
+            )
         with self.placement.plan_order_in_step():
             output = super().schedule(throttle_prefills)
         self.placement.step_planned(output, throttle_prefills=throttle_prefills)

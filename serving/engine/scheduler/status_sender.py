@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -44,7 +45,6 @@ class StatusSender:
         self._socket.setsockopt(zmq.SNDHWM, 16)  # a receiver that is gone costs no memory
         self._socket.connect(address)
         self._next_s = 0.0
-        self._number = 0
         self._is_idle = False
 
     @classmethod
@@ -60,11 +60,8 @@ class StatusSender:
     def send(self, status: dict[str, Any], now_s: float, *, is_idle: bool) -> None:
         """Send a status; while nobody receives, it is lost."""
         self._next_s, self._is_idle = now_s + PERIOD_S, is_idle
-        self._number += 1
-        try:
-            self._socket.send(json.dumps(status | {"number": self._number}).encode(), zmq.NOBLOCK)
-        except zmq.Again:
-            pass  # the next one says the same, later
+        with suppress(zmq.Again):  # the next one says the same, later
+            self._socket.send(json.dumps(status).encode(), zmq.NOBLOCK)
 
     def close(self) -> None:
         """Send nothing more."""

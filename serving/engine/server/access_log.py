@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -32,17 +33,20 @@ class AccessLog:
 
     def write(self, record: dict[str, object]) -> None:
         """Append a record; a disk that is full loses the record, and never the request."""
-        try:
+        with suppress(OSError):
             self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
             self._file.flush()
-        except OSError:
-            pass
 
     def reopen(self) -> None:
         """Go on in a new file after the old one was moved away (logrotate)."""
-        old, self._file = self._file, self._open()
-        if old is not sys.stdout:
-            old.close()
+        self.close()
+        self._file = self._open()
+
+    def close(self) -> None:
+        """Write nothing more."""
+        if self._file is not sys.stdout:
+            with suppress(OSError):  # of what could not be written
+                self._file.close()
 
     def _open(self) -> TextIO:
         if self._path == STANDARD_OUTPUT:

@@ -65,7 +65,9 @@ class EngineWrapper:
         slo = await self._admit(sampling_params)
         is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
         with self._promises.follow(slo) as promise:
-            async with aclosing(self._generate(prompt, sampling_params, *args, **kwargs)) as outputs:
+            async with aclosing(
+                self._generate(prompt, sampling_params, *args, **kwargs)
+            ) as outputs:
                 try:
                     async for output in outputs:
                         promise.observe(output, is_delta=is_delta)

@@ -263,7 +263,7 @@ async def _run(
 
 async def _when_listening(listening: socket.socket, on_ready: Callable[[], None]) -> None:
     """Call `on_ready` once uvicorn listens: vLLM has no hook for that."""
-    while not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    while not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     on_ready()
 

@@ -61,7 +61,8 @@ def given_flags(flags: Sequence[str]) -> dict[str, Any]:
                 "vLLM's flags", flag, "vLLM's own documentation lists them: `vllm serve --help=all`"
             )
     parser = make_arg_parser(Parser(prog="vllm serve"))
-    for action in parser._actions:  # argparse has no other way to leave defaults out
+    # argparse has no other way to leave defaults out.
+    for action in parser._actions:  # noqa: SLF001
         action.default = argparse.SUPPRESS
     given = vars(parser.parse_args(list(flags)))
     check_names(given, SERVER_RESERVED)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.sim.bound.least_work import CallWork, Floats, LeastWork
 from serving.goodput import CLOCK_TOLERANCE_S, STREAM_SHARE_IN_TIME
+from serving.sim.bound.least_work import CallWork, Floats, LeastWork
 from serving.sim.programs.programs import Program
 from serving.slo import SloKind
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from serving.sim.drive.stepped import Ended, SteppedEngine
 from serving.goodput import CallOutcome, ProgramOutcome
+from serving.sim.drive.stepped import Ended, SteppedEngine
 from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.programs import Program, StageCall
 from serving.slo import Slo

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from serving.goodput import ProgramOutcome
 from serving.sim.drive.closed_loop import ClosedLoop
 from serving.sim.drive.stepped import SteppedEngine
-from serving.goodput import ProgramOutcome
 from serving.sim.metrics.metrics import EngineCounters
 from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.programs import Program

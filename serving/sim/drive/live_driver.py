@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 
 from serving.errors import RequestDropped
 from serving.generation import Chunk, GenerationRequest
+from serving.goodput import CallOutcome, ProgramOutcome
 from serving.policies.table import PolicySpec
 from serving.sim.drive.closed_loop import outcome_of
 from serving.sim.drive.driver import Replay
-from serving.goodput import CallOutcome, ProgramOutcome
 from serving.sim.metrics.metrics import EngineCounters
 from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.programs import Program, StageCall

@@ -32,6 +32,7 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "dtype": ("bfloat16", "bfloat16"),
     "seed": ("3", 3),
     "tool_parser": ("hermes", "hermes"),
+    "engine_args": ('{"tensor_parallel_size": 2}', {"tensor_parallel_size": 2}),
     "api_key": ("sk-1", "sk-1"),
     "durable": ("false", False),
     "environments": ("/var/states", "/var/states"),
@@ -177,3 +178,37 @@ def test_by_default_the_engine_is_embedded_and_texts_are_not_recorded() -> None:
     assert settings.record_text is False
     assert settings.store == default_store()
     assert Path(settings.store.removeprefix("sqlite:///")).is_absolute()
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty file of settings that the environment names."""
+    file = tmp_path / "settings.toml"
+    file.touch()
+    monkeypatch.setenv("ORCHESTRATE_CONFIG", str(file))
+    return file
+
+
+def test_a_file_of_settings_counts_below_the_environment_and_what_is_given(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('slots = 8\nseed = 5\ndtype = "bfloat16"\n[policy_params]\npace = 0.1\n')
+    monkeypatch.setenv("ORCHESTRATE_SEED", "6")
+    settings = read_settings(dtype="float32")
+    assert (settings.slots, settings.seed, settings.dtype) == (8, 6, "float32")
+    assert settings.policy_params == {"pace": 0.1}
+    monkeypatch.setenv("ORCHESTRATE_POLICY_PARAMS", '{"price": false}')
+    assert read_settings().policy_params == {"price": False}
+
+
+@pytest.mark.parametrize("text", ["slots = ", "slot = 8", "[serve]\nport = 1"])
+def test_an_invalid_file_of_settings_is_named(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(InvalidSettings, match=r"ORCHESTRATE_CONFIG: .*settings\.toml"):
+        read_settings()
+
+
+def test_a_missing_file_of_settings_is_an_error(file: Path) -> None:
+    file.unlink()
+    with pytest.raises(InvalidSettings, match="No such file"):
+        read_settings()

@@ -55,8 +55,11 @@ def test_a_body_without_these_fields_is_not_changed(body: bytes) -> None:
     assert with_tags(body) is body
 
 
-def test_a_field_that_is_spelled_with_escapes_is_found() -> None:
-    assert b"slo_deadline_s" in with_tags(b'{"dead\\u006cine": 3}')
+@pytest.mark.parametrize(
+    "body", [b'{"dead\\u006cine": 3}', '{"deadline": 3}'.encode("utf-16"), b'{"deadline":3}']
+)
+def test_a_field_is_found_however_it_is_spelled(body: bytes) -> None:
+    assert b"slo_deadline_s" in with_tags(body)
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,15 @@ def test_tags_that_are_missing_or_malformed_are_left_to_the_replica(
     assert body.model == "m"
 
 
+def test_the_fields_of_a_promise_are_tags_for_the_gateway_too() -> None:
+    body = parse_body(b'{"model": "m", "deadline": 2.5}', has_tags=True)
+    assert (body.model, body.slo) == ("m", from_tags({"slo_deadline_s": 2.5}))
+    left = body.with_tags(remaining(body.tags, body.slo, spent_s=1.0))
+    assert json.loads(left)["vllm_xargs"]["slo_deadline_s"] == pytest.approx(1.5)
+    twice = b'{"deadline": 2.5, "vllm_xargs": {"slo_deadline_s": 3}}'
+    assert parse_body(twice, has_tags=True).content == twice  # the replica refuses it
+
+
 def test_other_paths_have_no_tags() -> None:
     content = json.dumps(chat(vllm_xargs=due(2.0))).encode()
     assert not parse_body(content, has_tags=False).tags

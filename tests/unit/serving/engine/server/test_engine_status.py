@@ -74,7 +74,7 @@ async def receive(received: EngineStatus, sender: StatusSender, message: dict[st
     received.start()
     sender.send(message, 0.0, is_idle=False)
     async with asyncio.timeout(RECEIVED_S):
-        while received.document() is None:
+        while received.document() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
