@@ -27,10 +27,17 @@ _ATTEMPTS = select(Run.attempts).where(Run.id == bindparam("run_id")).with_for_u
 _NEWEST_FIRST = (Run.started_at.desc(), Run.id.desc())
 _KEPT_ON_RESUME = {
     "attributes",
+    "code_version",
+    "due_at",
     "entry",
+    "failed_attempts",
     "flow",
     "id",
     "input_payload",
+    "max_attempts",
+    "queue",
+    "rank",
+    "retry_s",
     "slo_user",
     "started_at",
 }

@@ -45,7 +45,7 @@ from store.errors import StoreClosed, StoreUnreachable
 from store.payload_codec import PayloadCodec
 from store.unit_of_work import Transaction, unit_of_work
 
-HEAD = "0011"  # the newest revision in migrations/versions
+HEAD = "0012"  # the newest revision in migrations/versions
 
 _SQLITE_READERS = 4  # connections for reading
 _BUSY_S = 0.005  # how long a writer may block the event loop while another process has the lock
