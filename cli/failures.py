@@ -101,7 +101,9 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "OutsideWorkspace",
         ],
         "orchestrator.errors": [
+            "InvalidCron",
             "InvalidDuration",
+            "InvalidQueueOption",
             "InvalidRunId",
             "InvalidSettings",
             "PackageShadowed",

@@ -87,19 +87,24 @@ class Claims:
         return await self._give_up(lapsed.limit(_BATCH), now, is_counted=True)
 
     async def hand_back(
-        self, attempts: Mapping[str, int], *, wall: datetime, is_counted: bool = False
+        self,
+        attempts: Mapping[str, int],
+        *,
+        wall: datetime,
+        is_counted: bool = False,
+        error: tuple[str, str | None] | None = None,
     ) -> list[Reclaimed]:
         """Queue runs again that their worker does not go on with.
 
         Args:
             attempts: run id -> the caller's attempt; runs of others are left alone.
             is_counted: it counts as a failed attempt.
+            error: type and message of the error with which a run that is dead by that ended.
         """
         now = await database_now(self._connection, wall)
         mine = tuple_(Run.id, Run.attempts).in_(list(attempts.items()))
-        return await self._give_up(
-            select(Run.__table__).where(IS_IN_PROGRESS, mine), now, is_counted=is_counted
-        )
+        query = select(Run.__table__).where(IS_IN_PROGRESS, mine)
+        return await self._give_up(query, now, is_counted=is_counted, error=error)
 
     async def retry(self, run_id: str, *, attempts: int, wall: datetime) -> Status | None:
         """Queue a run again that has failed, if it asks for that; after too often it is dead.
@@ -203,12 +208,17 @@ class Claims:
         return sorted(claimed, key=_in_order)
 
     async def _give_up(
-        self, query: Select[Any], now: datetime, *, is_counted: bool
+        self,
+        query: Select[Any],
+        now: datetime,
+        *,
+        is_counted: bool,
+        error: tuple[str, str | None] | None = None,
     ) -> list[Reclaimed]:
         rows = await self._connection.execute(query.with_for_update(skip_locked=True))
         given_up = []
         for row in [record_of(RunRecord, each) for each in rows.mappings()]:
-            values = _after_loss(row, now, is_counted=is_counted)
+            values = _after_loss(row, now, is_counted=is_counted, error=error)
             await self._connection.execute(update(Run).where(Run.id == row.id).values(**values))
             assert row.queue is not None, "IS_IN_PROGRESS"
             given_up.append(Reclaimed(row.id, row.queue, values["status"]))
@@ -231,7 +241,9 @@ def _in_order(run: RunRecord) -> tuple[int, datetime | None, datetime, str]:
     return run.rank, run.due_at, run.started_at, run.id
 
 
-def _after_loss(run: RunRecord, now: datetime, *, is_counted: bool) -> dict[str, Any]:
+def _after_loss(
+    run: RunRecord, now: datetime, *, is_counted: bool, error: tuple[str, str | None] | None
+) -> dict[str, Any]:
     """The values of a run in progress that no worker goes on with."""
     ended = {
         "finished_at": now,
@@ -243,10 +255,12 @@ def _after_loss(run: RunRecord, now: datetime, *, is_counted: bool) -> dict[str,
         return ended | {"status": Status.CANCELLED, "error_type": "CancelledError"}
     failed = run.failed_attempts + int(is_counted)
     if is_counted and failed >= run.max_attempts:
+        lost = (WORKER_LOST, f"no worker brought it to an end in {failed} attempts")
+        error_type, error_message = error or lost
         return ended | {
             "status": Status.DEAD,
             "failed_attempts": failed,
-            "error_type": WORKER_LOST,
-            "error_message": f"no worker brought it to an end in {failed} attempts",
+            "error_type": error_type,
+            "error_message": error_message,
         }
     return queued_again(attempts=run.attempts, failed_attempts=failed)
