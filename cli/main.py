@@ -29,6 +29,7 @@ from cli.commands import (
     shell,
     watch,
 )
+from cli.commands.queues import manage, submit, worker
 from cli.errors import StdoutClosed
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
 from cli.terminal.output import (
@@ -42,6 +43,9 @@ _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANI
 
 _COMMAND_ORDER = (
     "run",
+    "submit",
+    "worker",
+    "queue",
     "resume",
     "fork",
     "answer",
@@ -89,6 +93,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(run.app, name="run")
+app.add_typer(submit.app, name="submit")
+app.command(epilog=worker.EPILOG)(worker.worker)
+app.add_typer(manage.app, name="queue")
 app.command(epilog=resume.EPILOG)(resume.resume)
 app.command(epilog=fork.EPILOG)(fork.fork)
 app.command(epilog=answer.EPILOG)(answer.answer)

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -38,6 +38,7 @@ from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
 from orchestrator.runtime.results import RunResult
 from orchestrator.runtime.run_control import RunControl, RunInfo, newest_runs
 from orchestrator.runtime.run_execution import execute_run
+from orchestrator.runtime.schedules import put_schedule
 from orchestrator.runtime.submission import Submitted, submit_run
 from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
@@ -186,6 +187,42 @@ class Runtime(RunControl):
             is_durable=self._durable,
             wall=self._clock.wall(),
         )
+
+    async def schedule(
+        self,
+        flow: FlowSpec[..., Any],
+        name: str,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> datetime:
+        """Submit a flow again and again, as `flow.queued()` says; a worker that has it does so.
+
+        While the last run of a schedule waits or is in progress, no other one is submitted. Times
+        that pass without a worker count as one.
+
+        Args:
+            name: of the schedule; another one of this name is replaced.
+            cron: minute, hour, day of the month, month and day of the week: "30 2 * * mon-fri".
+            timezone: in which that is meant, such as "Europe/Berlin".
+            arguments: those of the flow, by name.
+        Returns:
+            The first time.
+        Raises:
+            InvalidCron, InvalidQueueOption, ResultNotSerialisable, TypeError: as they say.
+        """
+        schedule = await put_schedule(
+            self.store,
+            flow,
+            Arguments((), arguments or {}),
+            name=name,
+            cron=cron,
+            timezone=timezone,
+            user=self._user,
+            wall=self._clock.wall(),
+        )
+        return schedule.next_at
 
     async def execute_claimed(self, record: RunRecord, flow: FlowSpec[..., R]) -> RunResult[R]:
         """Execute a run that this process has claimed from its queue; `Worker` calls it.

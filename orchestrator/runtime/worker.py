@@ -19,6 +19,7 @@ from orchestrator.errors import InvalidQueueOption, RunCancelled, RunInterrupted
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.execution.queue_options import DEFAULT_QUEUE, check_queue_name
 from orchestrator.runtime.code_versions import versions_of
+from orchestrator.runtime.schedules import submit_scheduled
 from store.errors import StoreError, StoreLocked, StoreUnreachable
 from store.queue.records import Claim, Claimant
 from store.records import RunRecord, Status
@@ -119,7 +120,7 @@ class Worker:
             ServingError: the engine cannot be started.
         """
         await self._runtime.engines.start()
-        work = (self._listen(), self._look_after_lost_runs())
+        work = (self._listen(), self._look_after_lost_runs(), self._submit_scheduled())
         helpers = [asyncio.create_task(each) for each in work]
         try:
             await self._take_until_stopped()
@@ -227,6 +228,24 @@ class Worker:
             except Exception:  # whatever it is: without this task lost runs would stay lost
                 logger.exception("could not look for lost runs")
             await asyncio.sleep(period_s * random.uniform(0.8, 1.2))  # noqa: S311 - not all at once
+
+    async def _submit_scheduled(self) -> None:
+        """Submit the runs whose scheduled time has come, of this worker's flows and queues."""
+        while True:
+            try:
+                async with self._store.transaction() as tx:
+                    await submit_scheduled(
+                        tx,
+                        self._flows,
+                        self.versions,
+                        queues=self.queues,
+                        wall=self._runtime.wall(),
+                    )
+            except StoreError as error:
+                logger.warning("could not look for schedules: %s", error)
+            except Exception:  # whatever it is: without this task nothing scheduled would begin
+                logger.exception("could not look for schedules")
+            await asyncio.sleep(LOOK_S)
 
     async def _reclaim(self) -> None:
         if self._left:
