@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_, update
+from sqlalchemy import BindParameter, Integer, Select, bindparam, func, or_, select, tuple_, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
+from store.database.column_types import UtcDateTime
 from store.database.connection import StoreConnection
 from store.models import Queue, Run
 from store.queue.conditions import (
@@ -25,7 +28,7 @@ from store.queue.conditions import (
     queued_again,
     wake_workers,
 )
-from store.queue.records import Claim, QueueRecord
+from store.queue.records import Claim, Claimant, QueueRecord
 from store.records import RunRecord, Status
 from store.statements import columns_of, record_of
 
@@ -33,7 +36,11 @@ WORKER_LOST = "WorkerLost"
 """Type of the error with which a run is dead that was lost with its workers."""
 
 _BATCH = 100  # runs that are reclaimed in one transaction
+_MOMENT = UtcDateTime()
 _QUEUES = select(*Queue.__table__.columns)
+_FIELDS = [field.name for field in fields(QueueRecord)]
+_NAMED = _QUEUES.where(Queue.name.in_(bindparam("names", expanding=True)))
+_LOCKED = _NAMED.order_by(Queue.name).with_for_update()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,7 @@ class Claims:
         """
         if not claim.versions:
             return []
-        queues = await self._open_queues(claim.queues)
-        now = await database_now(self._connection, wall)
+        queues, now = await self._open_queues(claim.queues, wall)
         claimed: list[RunRecord] = []
         for name in claim.queues:
             if name in queues and len(claimed) < num:
@@ -132,21 +138,30 @@ class Claims:
         status: Status = values["status"]
         return status
 
-    async def _open_queues(self, names: Sequence[str]) -> dict[str, QueueRecord]:
-        """The queues from which may be claimed now; locked until the transaction ends if limited.
+    async def _open_queues(
+        self, names: Sequence[str], wall: datetime
+    ) -> tuple[dict[str, QueueRecord], datetime]:
+        """The queues from which may be claimed now, and the time by the database's clock.
 
-        All are locked at once and in order of their names: two claims cannot wait for each other.
+        They are locked until the transaction ends if they are limited. All are locked at once and
+        in order of their names: two claims cannot wait for each other.
         """
-        found = await self._read_queues(_QUEUES.where(Queue.name.in_(names)))
-        if any(queue.is_limited for queue in found.values()):
-            limited = [queue.name for queue in found.values() if queue.is_limited]
-            locking = _QUEUES.where(Queue.name.in_(limited)).order_by(Queue.name)
-            found |= await self._read_queues(locking.with_for_update())
-        return {name: queue for name, queue in found.items() if not queue.is_paused}
+        found, now = await self._read_queues(_NAMED, names, wall)
+        limited = [queue.name for queue in found.values() if queue.is_limited]
+        if limited:
+            locked, now = await self._read_queues(_LOCKED, limited, wall)
+            found |= locked
+        return {name: queue for name, queue in found.items() if not queue.is_paused}, now
 
-    async def _read_queues(self, query: Select[Any]) -> dict[str, QueueRecord]:
-        rows = (await self._connection.execute(query)).mappings()
-        return {row["name"]: record_of(QueueRecord, row) for row in rows}
+    async def _read_queues(
+        self, query: Select[Any], names: Sequence[str], wall: datetime
+    ) -> tuple[dict[str, QueueRecord], datetime]:
+        if self._connection.dialect.name == "postgresql":  # one statement instead of two
+            query = _with_clock(query)
+        rows = (await self._connection.execute(query, {"names": list(names)})).mappings().all()
+        now = rows[0].get("now", wall) if rows else wall
+        found = [QueueRecord(**{name: row[name] for name in _FIELDS}) for row in rows]
+        return {queue.name: queue for queue in found}, now
 
     async def _take_from(
         self, queue: QueueRecord, claim: Claim, num: int, now: datetime
@@ -187,23 +202,17 @@ class Claims:
     ) -> list[RunRecord]:
         if num <= 0:
             return []
-        may_begin = or_(Run.not_before.is_(None), Run.not_before <= now)
-        query = select(Run.id).where(IS_QUEUED, Run.queue == queue, may_begin, _fits(claim))
-        if without_users:
-            query = query.where(Run.slo_user.not_in(without_users))
-        # Not a subquery: PostgreSQL might execute that several times.
-        picked = query.order_by(*ORDER).limit(num).with_for_update(skip_locked=True).cte("picked")
-        result = await self._connection.execute(
-            update(Run)
-            .where(Run.id.in_(select(picked.c.id)))
-            .values(
-                status=Status.RUNNING,
-                claimed_at=now,
-                leased_until=now + timedelta(seconds=claim.lease_s),
-                **columns_of(claim.claimant),
-            )
-            .returning(*Run.__table__.columns)
-        )
+        values = {
+            "of_queue": queue,
+            "at": now,
+            "until": now + timedelta(seconds=claim.lease_s),
+            "most": num,
+            "flows": list(claim.versions if claim.any_version else claim.versions.items()),
+            "full_users": list(without_users),
+            **{f"new_{name}": value for name, value in columns_of(claim.claimant).items()},
+        }
+        statement = _taking(claim.any_version, bool(without_users))
+        result = await self._connection.execute(statement, values)
         claimed = [record_of(RunRecord, row) for row in result.mappings()]
         return sorted(claimed, key=_in_order)
 
@@ -230,11 +239,39 @@ class Claims:
 _LONGEST_PAUSE_S = 86400.0
 
 
-def _fits(claim: Claim) -> ColumnElement[bool]:
-    """Whether the claimant has a run's flow, in its version unless any will do."""
-    if claim.any_version:
-        return Run.flow.in_(list(claim.versions))
-    return tuple_(Run.flow, Run.code_version).in_(list(claim.versions.items()))
+@cache
+def _with_clock(query: Select[Any]) -> Select[Any]:
+    """The query with a column for the time by the database's clock."""
+    return query.add_columns(func.clock_timestamp(type_=_MOMENT).label("now"))
+
+
+@cache  # to build a statement takes longer than to execute it
+def _taking(any_version: bool, has_full_users: bool) -> ReturningUpdate[Any]:
+    """Claim the next runs of a queue that the claimant has the code of."""
+    flows: BindParameter[Any] = bindparam("flows", expanding=True)
+    fits = Run.flow.in_(flows) if any_version else tuple_(Run.flow, Run.code_version).in_(flows)
+    may_begin = or_(Run.not_before.is_(None), Run.not_before <= bindparam("at", type_=_MOMENT))
+    query = select(Run.id).where(IS_QUEUED, Run.queue == bindparam("of_queue"), may_begin, fits)
+    if has_full_users:
+        query = query.where(Run.slo_user.not_in(bindparam("full_users", expanding=True)))
+    # Not a subquery: PostgreSQL might execute that several times.
+    picked = (
+        query.order_by(*ORDER)
+        .limit(bindparam("most", type_=Integer))
+        .with_for_update(skip_locked=True)
+        .cte("picked")
+    )
+    return (
+        update(Run)
+        .where(Run.id.in_(select(picked.c.id)))
+        .values(
+            status=Status.RUNNING,
+            claimed_at=bindparam("at", type_=_MOMENT),
+            leased_until=bindparam("until", type_=_MOMENT),
+            **{each.name: bindparam(f"new_{each.name}") for each in fields(Claimant)},
+        )
+        .returning(*Run.__table__.columns)
+    )
 
 
 def _in_order(run: RunRecord) -> tuple[int, datetime | None, datetime, str]:
