@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from cli.work.working import work
+from cli.work.queues.working import work
 from orchestrator import Settings, flow
 from orchestrator.testing import ScriptedEngine
 

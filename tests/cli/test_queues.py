@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cli.errors import BadInput
-from cli.work.working import flows_of
+from cli.work.queues.working import flows_of
 from store.records import RunRecord, Status
 from store.session import open_store
 from tests.cli.cli_processes import TIMEOUT_S, read_until, started

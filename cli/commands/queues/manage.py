@@ -36,7 +36,7 @@ app = typer.Typer(
 @app.command("list", epilog="Example: orchestrate queue list --json")
 def list_queues(store: options.Store = None, json: options.Json = False) -> None:
     """List all queues: what waits, runs and is dead, and their limits."""
-    from cli.work.queues import show_queues
+    from cli.work.queues.listing import show_queues
 
     _with_store(store, lambda opened: show_queues(opened, as_json=json))
 
@@ -49,7 +49,7 @@ def waiting(
     json: options.Json = False,
 ) -> None:
     """List the runs that wait in a queue, in the order in which workers take them."""
-    from cli.work.queues import show_waiting
+    from cli.work.queues.listing import show_waiting
 
     _with_store(store, lambda opened: show_waiting(opened, queue, limit=limit, as_json=json))
 
@@ -120,7 +120,7 @@ def requeue(
 @app.command("schedules", epilog="Example: orchestrate queue schedules")
 def schedules(store: options.Store = None, json: options.Json = False) -> None:
     """List the schedules, and when each is due next."""
-    from cli.work.queues import show_schedules
+    from cli.work.queues.listing import show_schedules
 
     _with_store(store, lambda opened: show_schedules(opened, as_json=json))
 

@@ -102,7 +102,7 @@ class _Flows(FlowCommands):
         """Submit it, and say what is known of its deadline."""
         import asyncio
 
-        from cli.work.submission import submit
+        from cli.work.queues.submission import submit
 
         asyncio.run(submit(pipeline, own, given))
 

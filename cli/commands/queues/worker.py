@@ -50,7 +50,7 @@ def worker(
     """Take runs from queues and execute them, until it is told to stop."""
     import asyncio
 
-    from cli.work.working import work
+    from cli.work.queues.working import work
     from orchestrator.settings import read_settings
 
     settings = read_settings(
