@@ -305,3 +305,10 @@ async def test_a_claim_uses_the_index_of_waiting_runs(store: Store) -> None:
     assert "ix_runs_queued" in plan
     assert "Sort" not in plan
     assert "TEMP B-TREE" not in plan
+
+
+async def test_a_waiting_run_is_not_removed_however_old_it_is(store: Store) -> None:
+    await submit(store, a_queued_run(started_at=now() - 1000 * HOUR))
+    async with store.transaction() as tx:
+        assert (await tx.retention.remove(ended_before=now(), now=now())).num_runs == 0
+    assert await ids_of(store) == ["run-1"]
