@@ -19,17 +19,17 @@ from cli.commands import (
     discard,
     doctor,
     fork,
-    gateway,
     gc,
     logs,
     patterns,
     resume,
     run,
     runs,
-    serve,
     shell,
     watch,
 )
+from cli.commands.queues import manage, submit, worker
+from cli.commands.servers import gateway, serve
 from cli.errors import StdoutClosed
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
 from cli.terminal.output import (
@@ -43,6 +43,9 @@ _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANI
 
 _COMMAND_ORDER = (
     "run",
+    "submit",
+    "worker",
+    "queue",
     "resume",
     "fork",
     "answer",
@@ -91,6 +94,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(run.app, name="run")
+app.add_typer(submit.app, name="submit")
+app.command(epilog=worker.EPILOG)(worker.worker)
+app.add_typer(manage.app, name="queue")
 app.command(epilog=resume.EPILOG)(resume.resume)
 app.command(epilog=fork.EPILOG)(fork.fork)
 app.command(epilog=answer.EPILOG)(answer.answer)

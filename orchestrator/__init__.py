@@ -61,7 +61,9 @@ from orchestrator.errors import (
     DeadlineInfeasible,
     EffectsAfterFork,
     FlowChanged,
+    InvalidCron,
     InvalidDuration,
+    InvalidQueueOption,
     InvalidRunId,
     InvalidSettings,
     McpServerFailed,
@@ -96,6 +98,8 @@ from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult, RunUsage, StageReport
 from orchestrator.runtime.run_control import Question, RunInfo, RunStatus
 from orchestrator.runtime.runtime import Runtime
+from orchestrator.runtime.submission import Submitted
+from orchestrator.runtime.worker import Worker
 from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.budgets import budget
 from orchestrator.sdk.choose import Choice, choose
@@ -146,7 +150,9 @@ __all__ = [
     "FlowChanged",
     "Happened",
     "Image",
+    "InvalidCron",
     "InvalidDuration",
+    "InvalidQueueOption",
     "InvalidResolution",
     "InvalidRunId",
     "InvalidSettings",
@@ -191,6 +197,7 @@ __all__ = [
     "StageReport",
     "StateLost",
     "StepFailed",
+    "Submitted",
     "Timeline",
     "Token",
     "ToolCall",
@@ -199,6 +206,7 @@ __all__ = [
     "ToolUse",
     "UnknownEngine",
     "UnknownModel",
+    "Worker",
     "Workspace",
     "WorkspaceBusy",
     "WorkspaceClosed",

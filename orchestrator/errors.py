@@ -77,6 +77,31 @@ class InvalidRunId(OrchestrateError, ValueError):
         )
 
 
+class InvalidQueueOption(OrchestrateError, ValueError):
+    """An option with which a run cannot be submitted, or a queue cannot be changed."""
+
+    def __init__(self, option: str, given: object, rule: str) -> None:
+        super().__init__(option, given, rule)
+
+    def __str__(self) -> str:
+        option, given, rule = self.args
+        return f"{option}={given!r:.80} cannot be used: give {rule}"
+
+
+class InvalidCron(OrchestrateError, ValueError):
+    """A schedule's times cannot be read, or never come."""
+
+    def __init__(self, cron: str, reason: str) -> None:
+        super().__init__(cron, reason)
+
+    def __str__(self) -> str:
+        cron, reason = self.args
+        return (
+            f"{cron!r} is not a schedule: {reason}; give minute, hour, day of the month, month and"
+            f" day of the week, such as '30 2 * * mon-fri'"
+        )
+
+
 class OutsideRun(OrchestrateError):
     """A function that needs a run was called outside one."""
 

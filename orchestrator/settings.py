@@ -114,6 +114,9 @@ class Settings(EngineFields, BaseSettings):
         record_text: record prompts and answers as well.
         fit_every: number of runs of a flow after which its models are fitted in a background
             process; 0: only by `orchestrate patterns fit`.
+        lease_s: seconds after which another machine takes a run whose process is silent.
+        code_version: of the flows here, such as a commit: a worker takes runs of its own version
+            alone. None: of each flow a digest of its file.
         user: the user of runs, for policies with `fairness`; a flow may name another one.
         telemetry: report runs, steps and calls as OpenTelemetry spans, exported according to the
             standard OTEL_* variables.
@@ -128,6 +131,8 @@ class Settings(EngineFields, BaseSettings):
     durable: bool = True
     record_text: bool = False
     fit_every: int = Field(default=25, ge=0)
+    lease_s: float = Field(default=60.0, ge=1, le=86400)
+    code_version: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARACTERS)
     user: str = Field(default="", max_length=MAX_NAME_CHARACTERS)
     telemetry: bool = False
     verbose: bool = False

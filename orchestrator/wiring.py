@@ -138,6 +138,8 @@ async def enter_runtime(
             durable=settings.durable,
             record_text=settings.record_text,
             user=settings.user,
+            lease_s=settings.lease_s,
+            code_version=settings.code_version,
             environments=environments_place(settings.store, settings.environments),
             on_event=listeners,
             clock=clock,

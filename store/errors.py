@@ -229,3 +229,37 @@ class StateNotFound(StoreError):
             f"no state {self.args[0]!r} in this store; it was never recorded, or was removed "
             "because no run used it"
         )
+
+
+class QueueDraining(StoreError):
+    """A queue takes no runs now: it is drained."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(queue)
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.args[0]!r} is drained and takes no runs; "
+            f"`orchestrate queue resume {self.args[0]}` opens it again"
+        )
+
+
+class RunNotQueueable(StoreError):
+    """A run cannot be queued again."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+
+    def __str__(self) -> str:
+        run_id, reason = self.args
+        return f"run {run_id!r} cannot be queued again: {reason}"
+
+
+class ScheduleNotFound(StoreError):
+    """No schedule has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+
+    def __str__(self) -> str:
+        return f"no schedule {self.args[0]!r} in this store; list the schedules to see their names"

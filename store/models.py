@@ -27,6 +27,11 @@ from store.state_records import EdgeKind, Revertibility
 _HASH = "payloads.hash"
 
 
+def _where(condition: str) -> dict[str, Any]:
+    """The condition of a partial index. A query uses it only if it has the same literals."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
 class Base(DeclarativeBase):
     """The base of all tables; it names every constraint, so that migrations can drop it."""
 
@@ -72,6 +77,28 @@ class Run(Base):
     __table_args__ = (
         Index(None, "started_at", "id"),
         Index(None, "flow", "started_at", "id"),
+        Index(
+            "ix_runs_queued",
+            "queue",
+            "rank",
+            "due_at",
+            "started_at",
+            "id",
+            **_where("status = 'queued'"),
+        ),
+        Index(
+            "ix_runs_in_progress",
+            "queue",
+            "leased_until",
+            **_where("status = 'running' AND queue IS NOT NULL"),
+        ),
+        Index(
+            "ix_runs_dedup_key",
+            "queue",
+            "dedup_key",
+            unique=True,
+            **_where("dedup_key IS NOT NULL AND status IN ('queued', 'running')"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -100,6 +127,49 @@ class Run(Base):
     slo_user: Mapped[str] = mapped_column(server_default=text("''"))
     cancel_requested_at: Mapped[datetime | None]
     clock_stopped_s: Mapped[float] = mapped_column(server_default=text("0"))
+    queue: Mapped[str | None]
+    rank: Mapped[int] = mapped_column(server_default=text("0"))
+    due_at: Mapped[datetime | None]
+    not_before: Mapped[datetime | None]
+    dedup_key: Mapped[str | None]
+    failed_attempts: Mapped[int] = mapped_column(server_default=text("0"))
+    max_attempts: Mapped[int] = mapped_column(server_default=text("1"))
+    retry_s: Mapped[float | None]
+    code_version: Mapped[str | None]
+
+
+class Queue(Base):
+    """See QueueRecord."""
+
+    __tablename__ = "queues"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    max_running: Mapped[int | None]
+    max_running_of_user: Mapped[int | None]
+    is_paused: Mapped[bool] = mapped_column(server_default=false())
+    is_draining: Mapped[bool] = mapped_column(server_default=false())
+
+
+class Schedule(Base):
+    """See ScheduleRecord."""
+
+    __tablename__ = "schedules"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    cron: Mapped[str]
+    timezone: Mapped[str]
+    next_at: Mapped[datetime] = mapped_column(index=True)
+    is_paused: Mapped[bool] = mapped_column(server_default=false())
+    flow: Mapped[str]
+    entry: Mapped[str | None]
+    arguments: Mapped[bytes] = mapped_column(LargeBinary)
+    queue: Mapped[str]
+    rank: Mapped[int]
+    deadline_s: Mapped[float | None]
+    max_attempts: Mapped[int]
+    retry_s: Mapped[float | None]
+    slo_user: Mapped[str]
+    tags: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 class Step(Base):

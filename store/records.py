@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -20,6 +20,8 @@ class Status(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    QUEUED = "queued"  # of a run: it waits in a queue for a worker
+    DEAD = "dead"  # of a run: its attempts are used up, and no worker takes it again
 
 
 class CallKind(StrEnum):
@@ -78,6 +80,9 @@ class CallResult(Failure):
 GONE = "gone:"
 """Prefix of the last mark in the path of an external effect that a changed flow left behind."""
 
+NEVER_DUE = datetime(9999, 1, 1, tzinfo=UTC)
+"""`due_at` of a queued run without a deadline: databases order NULL differently."""
+
 FORKED_FROM = "forked_from"
 """Name of the attribute of a run that says where it was forked from, as RunRecord.forked_from."""
 
@@ -110,6 +115,20 @@ class RunRecord(Failure):
     slo_user: str = ""  # its user, for fairness between users
     cancel_requested_at: datetime | None = None  # its process is to cancel it
     clock_stopped_s: float = 0.0  # how long its clock was stopped, for questions to a person
+    queue: str | None = None  # the queue that it was submitted to; None: it was begun directly
+    rank: int = 0  # its priority, negated: an index in ascending order has the next run first
+    due_at: datetime | None = None  # its deadline as a moment; NEVER_DUE: it is queued without one
+    not_before: datetime | None = None  # no worker claims it before
+    dedup_key: str | None = None  # while it waits or runs, its queue takes no other with this key
+    failed_attempts: int = 0  # how often a worker was lost with it, or it failed and was to retry
+    max_attempts: int = 1  # failed attempts after which it is dead
+    retry_s: float | None = None  # pause before it is tried again after an error; None: it is not
+    code_version: str | None = None  # of its flow's code when it was submitted
+
+    @property
+    def priority(self) -> int:
+        """The higher, the earlier it is claimed."""
+        return -self.rank
 
     @property
     def tags(self) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, bindparam, func, select, update
@@ -24,13 +25,29 @@ from store.statements import columns_of, insert_new, record_of, require
 
 _COLUMNS = select(*Run.__table__.columns)
 _ATTEMPTS = select(Run.attempts).where(Run.id == bindparam("run_id")).with_for_update(read=True)
+_FINISH = (
+    update(Run)
+    .where(
+        Run.id == bindparam("of_run"),
+        Run.status == Status.RUNNING,
+        Run.attempts == bindparam("at_attempt"),
+    )
+    .values({field.name: bindparam(field.name) for field in fields(RunOutcome)})
+)
 _NEWEST_FIRST = (Run.started_at.desc(), Run.id.desc())
 _KEPT_ON_RESUME = {
     "attributes",
+    "code_version",
+    "due_at",
     "entry",
+    "failed_attempts",
     "flow",
     "id",
     "input_payload",
+    "max_attempts",
+    "queue",
+    "rank",
+    "retry_s",
     "slo_user",
     "started_at",
 }
@@ -72,13 +89,11 @@ class Runs:
             PayloadMissing: its result is not stored.
         """
         assert outcome.status is not Status.RUNNING
-        payloads = (outcome.result_payload,)
-        await require(self._connection, run_id=run_id, payloads=payloads)
-        result = await self._connection.execute(
-            update(Run)
-            .where(Run.id == run_id, Run.status == Status.RUNNING, Run.attempts == attempts)
-            .values(**columns_of(outcome))
-        )
+        if outcome.result_payload is not None:
+            payloads = (outcome.result_payload,)
+            await require(self._connection, run_id=run_id, payloads=payloads)
+        is_attempt = {"of_run": run_id, "at_attempt": attempts}
+        result = await self._connection.execute(_FINISH, is_attempt | columns_of(outcome))
         if result.rowcount:
             return
         if (await self.get(run_id)).attempts != attempts:

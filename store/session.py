@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -43,9 +44,13 @@ from store.database.urls import (
 )
 from store.errors import StoreClosed, StoreUnreachable
 from store.payload_codec import PayloadCodec
+from store.queue.listening import listen
 from store.unit_of_work import Transaction, unit_of_work
 
-HEAD = "0011"  # the newest revision in migrations/versions
+HEAD = "0012"  # the newest revision in migrations/versions
+
+SQLITE_LOOK_S = 0.25
+"""Seconds between two looks for submitted runs in a SQLite store."""
 
 _SQLITE_READERS = 4  # connections for reading
 _BUSY_S = 0.005  # how long a writer may block the event loop while another process has the lock
@@ -103,6 +108,19 @@ class Store:
         """A read-only transaction; it sees a snapshot taken at its first statement."""
         self._require_open()
         return unit_of_work(self._reader)
+
+    async def listen(self, woken: Callable[[], None]) -> None:
+        """Call `woken` once another process may have submitted a run, until cancelled.
+
+        Raises:
+            StoreUnreachable: PostgreSQL's connection was lost.
+        """
+        self._require_open()
+        if is_sqlite(self._url):  # a file tells nothing: look again and again
+            while True:
+                woken()
+                await asyncio.sleep(SQLITE_LOOK_S)
+        await listen(self._url, woken)
 
     async def close(self) -> None:
         """Close every connection; a second call does nothing."""

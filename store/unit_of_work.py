@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 from sqlalchemy import text
 
@@ -14,6 +15,10 @@ from store.fits import Fits
 from store.journal import Journal
 from store.patterns import Patterns
 from store.payloads import Payloads
+from store.queue.claims import Claims
+from store.queue.conditions import database_now
+from store.queue.schedules import Schedules
+from store.queue.waiting import Waiting
 from store.retention import Retention
 from store.runs import Runs
 from store.stages import Stages
@@ -31,19 +36,24 @@ class Transaction:
     """The repositories of one transaction; do not use them after it has ended."""
 
     __slots__ = (
+        "_connection",
         "_uses",
         "calls",
+        "claims",
         "fits",
         "journal",
         "patterns",
         "payloads",
         "retention",
         "runs",
+        "schedules",
         "stages",
         "states",
+        "waiting",
     )
 
     def __init__(self, connection: StoreConnection) -> None:
+        self._connection = connection
         self._uses = StateUses(connection)
         self.runs = Runs(connection)
         self.states = States(connection, self._uses)
@@ -54,6 +64,13 @@ class Transaction:
         self.fits = Fits(connection)
         self.stages = Stages(connection)
         self.retention = Retention(connection, self._uses)
+        self.waiting = Waiting(connection, self.runs)
+        self.claims = Claims(connection)
+        self.schedules = Schedules(connection)
+
+    async def now(self, wall: datetime) -> datetime:
+        """The time by the database's clock; of a SQLite file `wall`, this machine's."""
+        return await database_now(self._connection, wall)
 
     async def settle(self) -> None:
         """Write what is collected until the end: new states, and how many rows name each.

@@ -126,7 +126,7 @@ def with_recorded_model(record: RunRecord, settings: Settings) -> Settings:
 async def runs_to_resume(url: str, prefix: str | None) -> list[RunRecord]:
     """The run with an id that begins with `prefix`; None: all orphaned runs, oldest first.
 
-    An orphaned run that was to be cancelled is left out.
+    An orphaned run that was to be cancelled is left out, and so is one of a queue.
     """
     from cli.reading.store_reader import existing_store
     from orchestrator.durability.liveness import is_orphaned
@@ -143,7 +143,8 @@ async def runs_to_resume(url: str, prefix: str | None) -> list[RunRecord]:
             return [await tx.runs.find(prefix)]
         running = await tx.runs.newest(status=Status.RUNNING)
         orphans = [run for run in reversed(running) if is_orphaned(run)]
-        return [run for run in orphans if run.cancel_requested_at is None]
+        # Those of queues are left to the workers.
+        return [run for run in orphans if run.cancel_requested_at is None and run.queue is None]
 
 
 def resume_run(

@@ -33,6 +33,8 @@ class StatusChoice(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     ORPHANED = "orphaned"
+    QUEUED = "queued"
+    DEAD = "dead"
 
 
 class _Filters(NamedTuple):
@@ -51,7 +53,8 @@ def ps(
     status: Annotated[
         StatusChoice | None,
         typer.Option(
-            help="List only these runs. Orphaned: recorded as running, but the process is gone."
+            help="List only these runs. Orphaned: recorded as running, but the process is gone. "
+            "Queued: waiting for a worker. Dead: lost, or failed, too often."
         ),
     ] = None,
     flow: Annotated[

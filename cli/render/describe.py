@@ -48,6 +48,8 @@ STATUS_STYLES = {
     Status.CANCELLED: "yellow",
     Status.RUNNING: "cyan",
     ORPHANED: "bold yellow",
+    Status.QUEUED: "blue",
+    Status.DEAD: "bold red",
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.durability.values import ValueCodec, hints_of
-from orchestrator.errors import ResultNotSerialisable
+from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
 
 _OMITTED = ""
 """Key of the names of given arguments that could not be recorded; no parameter has this name."""
@@ -91,6 +91,9 @@ class Arguments:
             raise TypeError(f"no parameter {names}: the flow's parameters are {known}")
         named = json.loads(data)
         omitted = [name for name in named.pop(_OMITTED, []) if name not in replaced]
+        if gone := named.keys() - signature.parameters.keys() - replaced.keys():
+            names = ", ".join(sorted(gone))
+            raise ResultUnreadable(f"argument {names}", "the flow has no such parameter")
         bound = signature.bind_partial()
         for name, value in named.items():
             if name not in replaced:

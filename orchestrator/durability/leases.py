@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("orchestrate")
 
 LEASE_S = 60.0
-"""How long a lease lasts, in seconds. After that, other hosts take the run for orphaned: they
-cannot check whether its process is alive."""
+"""How long a lease lasts by default, in seconds. After that, other hosts take the run for orphaned:
+they cannot check whether its process is alive."""
 
 RENEWALS = 4
-"""Renewals per LEASE_S, so that a few of them may fail."""
+"""Renewals per lease, so that a few of them may fail."""
 
 WATCH_S = 1.0
 """Seconds between two looks whether runs are to be cancelled."""
@@ -52,9 +52,14 @@ class Lease:
 
 
 class Leases:
-    """The leases of one runtime's runs; one task renews them all, one looks for cancellations."""
+    """The leases of one runtime's runs; one task renews them all, one looks for cancellations.
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    Args:
+        lease_s: how long a lease lasts. The database's clock counts it, where it has one.
+    """
+
+    def __init__(self, store: Store, clock: Clock, *, lease_s: float = LEASE_S) -> None:
+        self.lease_s = lease_s
         self._store = store
         self._clock = clock
         self._held: list[Lease] = []
@@ -94,8 +99,8 @@ class Leases:
             StoreError: the store cannot be written now.
         """
         held = list(self._held)
-        until = self.now() + timedelta(seconds=LEASE_S)
         async with self._store.transaction() as tx:
+            until = await tx.now(self.now()) + timedelta(seconds=self.lease_s)
             ours = await tx.runs.lease({lease.run_id: lease.attempts for lease in held}, until)
         for lease in held:
             if lease.run_id not in ours and not lease.is_lost:
@@ -137,4 +142,4 @@ class Leases:
                 logger.warning("could not renew the leases of %d runs: %s", len(self._held), error)
             except Exception:  # whatever it is: if this task ended, every run here would be lost
                 logger.exception("could not renew the leases of %d runs", len(self._held))
-            await asyncio.sleep(LEASE_S / RENEWALS)
+            await asyncio.sleep(self.lease_s / RENEWALS)

@@ -13,6 +13,8 @@ _OPEN_STATUSES = {
     Status.FAILED: {Status.RUNNING, Status.CANCELLED},
     Status.CANCELLED: {Status.RUNNING, Status.CANCELLED},
     Status.COMPLETED: set[Status](),
+    Status.QUEUED: {Status.RUNNING, Status.CANCELLED},
+    Status.DEAD: {Status.RUNNING, Status.CANCELLED},
 }
 """Status of a run -> statuses of its questions that can still be answered. If a run failed or was
 cancelled, its cancelled questions count: an answer is used when the run is resumed."""

@@ -17,7 +17,7 @@ from orchestrator.durability.journal_writer import FAILURES, JournalWriter, Work
 from orchestrator.durability.outcome_order import OutcomeOrder
 from orchestrator.durability.outcomes import status_of, type_of
 from orchestrator.durability.user_data import UserData
-from orchestrator.errors import OutcomeNotRecorded
+from orchestrator.errors import DeadlineExceeded, OutcomeNotRecorded
 from store.errors import AlreadyRecorded
 from store.records import (
     CallOutcome,
@@ -49,6 +49,7 @@ class RunRecorder:
         data: users' data of the run in the store.
         writer: makes the transactions; holds the run's lease once the run's start is recorded.
         order: in which the outcomes of steps reach the flow.
+        retries: a run that fails is queued again if it asks for that, or else dead.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class RunRecorder:
         self.data = UserData(store, durable=durable, record_text=record_text)
         self.writer = JournalWriter(store, run_id, wall=clock.wall)
         self.order = OutcomeOrder(run_id)
+        self.retries = False
 
     async def run_started(
         self, record: RunRecord, *, arguments: bytes | None, history: Work | None = None
@@ -119,6 +121,8 @@ class RunRecorder:
                 await tx.journal.ended_run(self._run_id, steps_ended_by(error, self._run_id))
             if pattern is not None:
                 await tx.patterns.add(pattern)
+            if self.retries and not isinstance(error, DeadlineExceeded):
+                await tx.claims.retry(self._run_id, attempts=attempts, wall=ended_at)
 
         try:
             await self.writer.write(write)

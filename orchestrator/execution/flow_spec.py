@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Generic, ParamSpec, Self, TypeVar
 
 from orchestrator.durability.identity import checked_name
 from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import InvalidDuration, InvalidRunId
 from orchestrator.execution.deadline_handling import DeadlineHandling
+from orchestrator.execution.queue_options import DEFAULT_QUEUE, QueueOptions, queue_options
 from orchestrator.learning.feasibility import Infeasible
 from serving.slo import Slo
 
@@ -40,6 +42,7 @@ class FlowSpec(Generic[P, R]):
         tags: recorded with the run, for whoever looks at it.
         deadline_handling: what happens when the deadline passes.
         infeasible: "warn" or "fail" if the deadline is shorter than every past run.
+        queueing: where a submitted run waits, and for what.
     Raises:
         InvalidDuration: the tail that `deadline_handling` reserves is the whole deadline.
     """
@@ -53,6 +56,7 @@ class FlowSpec(Generic[P, R]):
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     deadline_handling: DeadlineHandling = field(default_factory=DeadlineHandling)
     infeasible: Infeasible = "warn"
+    queueing: QueueOptions = field(default_factory=QueueOptions)
 
     def __post_init__(self) -> None:
         tail_s = (
@@ -100,6 +104,43 @@ class FlowSpec(Generic[P, R]):
             user=self.user if user is None else user,
             tags=_checked_tags({**self.tags, **(tags or {})}),
         )
+
+    def queued(
+        self,
+        queue: str = DEFAULT_QUEUE,
+        *,
+        priority: int = 0,
+        not_before: datetime | Duration | None = None,
+        key: str | None = None,
+        attempts: int = 3,
+        retry: Duration | None = None,
+    ) -> Self:
+        """The same flow, whose submitted runs wait like this.
+
+        Args:
+            queue: the queue's name.
+            priority: of two runs that wait, the one with the higher number is taken first; of equal
+                ones the one whose deadline passes first, then the one that was submitted first.
+            not_before: no worker takes the run before, and its deadline counts from then: a moment,
+                or a time from its submission ("2h").
+            key: while a run with this key waits or is in progress in the queue, submitting another
+                one returns that one.
+            attempts: after so many lost workers the run is dead, and so after as many failures with
+                `retry`.
+            retry: a run that fails is tried again after this time ("30s"), which doubles with each
+                failure; None: it is not.
+        Raises:
+            InvalidQueueOption, InvalidDuration, ValueError: as they say.
+        """
+        options = queue_options(
+            queue,
+            priority=priority,
+            not_before=not_before,
+            key=key,
+            attempts=attempts,
+            retry=retry,
+        )
+        return replace(self, queueing=options)
 
 
 def _checked_tags(tags: Mapping[str, str]) -> Mapping[str, str]:

@@ -40,20 +40,43 @@ def learned_bound(library: PatternLibrary) -> Bound | None:
     return Bound(shortest, round(runs))
 
 
+class Feasibility(NamedTuple):
+    """What past runs say about a deadline.
+
+    Attributes:
+        deadline_s: None: there is none.
+        bound: the shortest past run; None: too few are known.
+    """
+
+    deadline_s: float | None
+    bound: Bound | None
+
+    @property
+    def is_feasible(self) -> bool | None:
+        """Whether a past run was short enough; None: without a deadline, or with too few runs."""
+        if self.deadline_s is None or self.bound is None:
+            return None
+        return self.bound.seconds <= self.deadline_s
+
+
 def check_feasible(
     flow: str, deadline_s: float | None, library: PatternLibrary, action: Infeasible
-) -> None:
+) -> Feasibility:
     """Warn or fail if a deadline is shorter than every past run.
 
     Args:
         action: "warn" logs a warning and the run proceeds; "fail" raises.
+    Returns:
+        What was found.
     Raises:
         DeadlineInfeasible: the deadline is shorter, and the action is "fail".
     """
     bound = None if deadline_s is None else learned_bound(library)
-    if deadline_s is None or bound is None or bound.seconds <= deadline_s:
-        return
+    found = Feasibility(deadline_s, bound)
+    if deadline_s is None or bound is None or found.is_feasible:
+        return found
     error = DeadlineInfeasible(flow, deadline_s, bound.seconds, bound.runs)
     if action == "fail":
         raise error
     logger.warning("%s", error)
+    return found

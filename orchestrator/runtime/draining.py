@@ -49,9 +49,10 @@ async def interrupt(runs: Collection[ExecutedRun], store: Store, clock: Clock) -
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=AGAIN_S)
+    attempts = {run.record.id: run.record.attempts for run in runs}
     async with store.transaction() as tx:
-        attempts = {run.record.id: run.record.attempts for run in runs}
-        await tx.runs.lease(attempts, clock.wall())
+        await tx.runs.lease(attempts, await tx.now(clock.wall()))
+        await tx.claims.hand_back(attempts, wall=clock.wall())  # those of queues wait there again
     return [run.record.id for run in runs if _was_interrupted(run.task)]
 
 

@@ -82,7 +82,9 @@ def new_live_run(
     )
 
 
-def new_run_record(live: LiveRun, flow: FlowSpec[..., Any], *, durable: bool) -> RunRecord:
+def new_run_record(
+    live: LiveRun, flow: FlowSpec[..., Any], *, durable: bool, lease_s: float = LEASE_S
+) -> RunRecord:
     """The record of a run that begins now; one that is not durable cannot be resumed."""
     info, now = live.engines.info(), live.clock.wall()
     attributes: dict[str, object] = {"tags": dict(flow.tags)} if flow.tags else {}
@@ -93,7 +95,7 @@ def new_run_record(live: LiveRun, flow: FlowSpec[..., Any], *, durable: bool) ->
         flow=live.flow,
         started_at=now,
         claimed_at=now,
-        leased_until=now + timedelta(seconds=LEASE_S),
+        leased_until=now + timedelta(seconds=lease_s),
         deadline_s=flow.deadline_s,
         entry=reference_of(flow.body) if durable else None,
         engine=info.name,

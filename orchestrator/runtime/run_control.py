@@ -24,8 +24,9 @@ from store.records import RunOutcome, RunRecord, Status, StepRecord
 if TYPE_CHECKING:
     from store.session import Store
 
-RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned"]
-"""A run's status. Orphaned: it is recorded as running, but the process that executed it is gone."""
+RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned", "queued", "dead"]
+"""A run's status. Orphaned: it is recorded as running, but the process that executed it is gone.
+Queued: it waits for a worker. Dead: it was lost with its workers, or failed, too often."""
 
 POLL_S = 0.2
 """Seconds between two looks whether a cancelled run has ended."""
@@ -61,6 +62,7 @@ class RunInfo:
         error: the error that ended it: its class, and its message if that was recorded; None: none.
         questions: those that wait for an answer, in the order in which they were asked.
         forked_from: id of the run that it was forked from; None: of none.
+        queue: the queue to which it was submitted; None: to none.
     """
 
     id: str
@@ -75,6 +77,7 @@ class RunInfo:
     error: str | None
     questions: tuple[Question, ...]
     forked_from: str | None = None
+    queue: str | None = None
 
 
 class RunControl:
@@ -83,6 +86,10 @@ class RunControl:
     def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self.store = store
         self._clock = clock or SystemClock()
+
+    def wall(self) -> datetime:
+        """The time by the clock that it was given."""
+        return self._clock.wall()
 
     async def runs(
         self,
@@ -166,9 +173,12 @@ class RunControl:
             RunAlreadyEnded: it had ended before.
         """
         async with self.store.transaction() as tx:
-            if not await tx.runs.request_cancel(run_id, self._clock.wall()):
+            is_waiting = await tx.waiting.cancel(run_id, at=await tx.now(self._clock.wall()))
+            if not is_waiting and not await tx.runs.request_cancel(run_id, self._clock.wall()):
                 record = await tx.runs.get(run_id)
                 raise RunAlreadyEnded(run_id, str(record.status))
+        if is_waiting:
+            return await self.get(run_id)
         await self._cancel_own_runs()
         while True:
             async with self.store.reading() as tx:
@@ -262,6 +272,7 @@ def _info(record: RunRecord, shown: str, steps: Sequence[StepRecord]) -> RunInfo
         error=error_of(record) or None,
         questions=tuple(_question(step) for step in open_questions(record, steps)),
         forked_from=None if record.forked_from is None else str(record.forked_from["run"]),
+        queue=record.queue,
     )
 
 

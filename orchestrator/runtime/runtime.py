@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, RunClock
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.identity import is_in_wrap_up
-from orchestrator.durability.leases import Leases
+from orchestrator.durability.leases import LEASE_S, Leases
 from orchestrator.durability.liveness import executing_run
 from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import RunCancelled, RunNotResumable, RuntimeDraining
@@ -28,6 +28,7 @@ from orchestrator.execution.context import (
 from orchestrator.execution.engines import Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
+from orchestrator.runtime.code_versions import code_version_of
 from orchestrator.runtime.draining import ExecutedRun, interrupt
 from orchestrator.runtime.event_delivery import EventDelivery
 from orchestrator.runtime.forking import plan_fork
@@ -37,6 +38,8 @@ from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
 from orchestrator.runtime.results import RunResult
 from orchestrator.runtime.run_control import RunControl, RunInfo, newest_runs
 from orchestrator.runtime.run_execution import execute_run
+from orchestrator.runtime.schedules import put_schedule
+from orchestrator.runtime.submission import Submitted, submit_run
 from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
 from serving.references import is_loaded
@@ -63,6 +66,8 @@ class Runtime(RunControl):
         durable: record arguments and results, so that an interrupted run can be resumed.
         record_text: record prompts and answers as well.
         user: the user of runs, unless their flows name one.
+        lease_s: seconds after which another machine takes a run whose process is silent.
+        code_version: of the flows; None: of each one a digest of its file.
         environments: where the states of workspaces are; None: where the settings say.
         on_event: called with every event of every run, for display. A listener that raises is
             logged and not called again; the runs continue.
@@ -79,6 +84,8 @@ class Runtime(RunControl):
         durable: bool = True,
         record_text: bool = False,
         user: str = "",
+        lease_s: float = LEASE_S,
+        code_version: str | None = None,
         environments: EnvironmentsPlace | None = None,
         on_event: Sequence[Listener] = (),
     ) -> None:
@@ -91,7 +98,10 @@ class Runtime(RunControl):
             learner = Learner(store, models=None)
         self.environments = environments
         self._learner = learner
-        self._leases = Leases(store, self._clock)
+        self.lease_s = lease_s
+        self.code_version = code_version
+        self._leases = Leases(store, self._clock, lease_s=lease_s)
+        self._user = user
         self._delivery = EventDelivery(on_event)
         self._tasks = TaskTracker()
         self._durable = durable
@@ -136,7 +146,7 @@ class Runtime(RunControl):
         knowledge = await self._learner.knowledge_of(flow.name)
         check_feasible(flow.name, flow.deadline_s, knowledge.library, flow.infeasible)
         live = self._live(flow, RunClock(self._clock), knowledge)
-        record = new_run_record(live, flow, durable=self._durable)
+        record = self._new_record(live, flow)
         self._delivery.keep_log(live, record)
 
         dumped = arguments.dump_partly(flow.body) if self._durable else None
@@ -150,6 +160,100 @@ class Runtime(RunControl):
                 raise
         # A run with this id was started after the check above: now it is found and compared.
         return await self.run(flow, *args, **kwargs)
+
+    async def submit(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Submitted:
+        """Submit a run to the queue that `flow.queued()` names; a `Worker` executes it.
+
+        Its deadline counts from now. Nothing of it is executed here, and no engine is started.
+
+        Raises:
+            DeadlineInfeasible: the deadline is shorter than every past run, and the flow has
+                infeasible="fail".
+            QueueDraining: the queue takes no runs now.
+            RunExists: there is a run with the flow's run_id.
+            ResultNotSerialisable: an argument cannot be recorded.
+            InvalidSettings: the runtime is not durable.
+            TypeError: the arguments do not fit the flow's parameters.
+            StoreError: the run could not be recorded.
+        """
+        knowledge = await self._learner.knowledge_of(flow.name)
+        return await submit_run(
+            self.store,
+            flow,
+            Arguments(args, kwargs),
+            knowledge.library,
+            user=self._user,
+            code_version=code_version_of(flow, self.code_version),
+            is_durable=self._durable,
+            wall=self._clock.wall(),
+        )
+
+    async def schedule(
+        self,
+        flow: FlowSpec[..., Any],
+        name: str,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> datetime:
+        """Submit a flow again and again, as `flow.queued()` says; a worker that has it does so.
+
+        While the last run of a schedule waits or is in progress, no other one is submitted. Times
+        that pass without a worker count as one.
+
+        Args:
+            name: of the schedule; another one of this name is replaced.
+            cron: minute, hour, day of the month, month and day of the week: "30 2 * * mon-fri".
+            timezone: in which that is meant, such as "Europe/Berlin".
+            arguments: those of the flow, by name.
+        Returns:
+            The first time.
+        Raises:
+            InvalidCron, InvalidQueueOption, ResultNotSerialisable, TypeError: as they say.
+        """
+        schedule = await put_schedule(
+            self.store,
+            flow,
+            Arguments((), arguments or {}),
+            name=name,
+            cron=cron,
+            timezone=timezone,
+            user=self._user,
+            wall=self._clock.wall(),
+        )
+        return schedule.next_at
+
+    async def execute_claimed(self, record: RunRecord, flow: FlowSpec[..., R]) -> RunResult[R]:
+        """Execute a run that this process has claimed from its queue; `Worker` calls it.
+
+        Args:
+            record: as the claim returned it.
+        Raises:
+            And what `resume` raises.
+        """
+        former = await load_interrupted(self.store, record.id)
+        if former is None:
+            raise RunNotFound(record.id)
+        arguments = former.arguments(flow)
+        knowledge = await self._learner.knowledge_of(flow.name)
+        assert record.claimed_at is not None, "a claim says when it was"
+        # By the clock by which it was submitted: other machines' clocks may differ.
+        age_s = former.age_s(record.claimed_at)
+        stopped_s = max((record.claimed_at - record.started_at).total_seconds() - age_s, 0.0)
+        flow = replace(flow, run_id=record.id, deadline_s=record.deadline_s, user=record.slo_user)
+        clock = RunClock(self._clock, stopped_s=stopped_s)
+        live = self._live(flow, clock, knowledge, age_s=age_s)
+        live.recorder.retries = record.retry_s is not None
+        self._delivery.keep_log(live, record)
+
+        async def begin() -> None:
+            if record.attempts > 1:
+                async with self.store.transaction() as tx:
+                    await tx.calls.interrupt(record.id)
+                await self._restore(live, replays_wrap_up=True)
+
+        return await self._execute(live, flow, arguments, record, begin)
 
     def start(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a run in the background, as `run`; returns its handle."""
@@ -204,22 +308,43 @@ class Runtime(RunControl):
             StoreError: they are interrupted, but their leases could not be ended: a process in
                 another container can resume them after LEASE_S only.
         """
-        at_once = timeout in (0, timedelta(0))
-        allowed_s = None if timeout is None else 0.0 if at_once else seconds_of(timeout)
+        allowed_s = _allowed_s(timeout)
         self._is_draining = True
+        return await self._wait_or_interrupt(lambda: tuple(self._executed), allowed_s)
+
+    async def hand_over(
+        self, run_ids: Collection[str], timeout: Duration | None = None
+    ) -> list[str]:
+        """As `drain`, for these runs alone: the runtime goes on with others, and begins more."""
+
+        def executed() -> tuple[ExecutedRun, ...]:
+            return tuple(run for run in self._executed if run.record.id in run_ids)
+
+        return await self._wait_or_interrupt(executed, _allowed_s(timeout))
+
+    async def _wait_or_interrupt(
+        self, executed: Callable[[], tuple[ExecutedRun, ...]], allowed_s: float | None
+    ) -> list[str]:
+        """Wait for runs, and interrupt those that are left.
+
+        Args:
+            executed: those that are in progress: a run may begin others, and wait for them.
+        """
         begun_s = self._clock.now_s()
-        while self._executed:  # runs in progress may begin others, and wait for them
+        while left := executed():
             left_s = None if allowed_s is None else begun_s + allowed_s - self._clock.now_s()
             if left_s is not None and left_s <= 0:
                 break
-            await asyncio.wait([run.task for run in self._executed], timeout=left_s)
+            await asyncio.wait([run.task for run in left], timeout=left_s)
         interrupted: list[str] = []
-        while left := tuple(self._executed):
+        while left := executed():
             interrupted += await interrupt(left, self.store, self._clock)
         return interrupted
 
     async def resume_orphans(self, *flows: FlowSpec[..., Any]) -> list[RunHandle[Any]]:
         """Resume in the background the runs that have lost their processes, oldest first.
+
+        Runs of queues are left to their workers.
 
         Args:
             flows: only runs of these; by default of all flows whose code is imported.
@@ -230,6 +355,8 @@ class Runtime(RunControl):
         by_name = {flow.name: flow for flow in flows}
         handles = []
         for record, _ in reversed(await newest_runs(self.store, status="orphaned")):
+            if record.queue is not None:  # a worker takes it
+                continue
             known = record.flow in by_name or (not flows and is_loaded(record.entry or ""))
             if known and record.cancel_requested_at is None:
                 work = partial(self.resume, record.id, by_name.get(record.flow))
@@ -303,9 +430,7 @@ class Runtime(RunControl):
         flow = replace(flow, run_id=before.id, deadline_s=deadline_s, user=before.slo_user)
         clock = RunClock(self._clock, stopped_s=stopped_s)
         live = self._live(flow, clock, knowledge, age_s=age_s)
-        record = replace(
-            new_run_record(live, flow, durable=self._durable), attempts=before.attempts + 1
-        )
+        record = replace(self._new_record(live, flow), attempts=before.attempts + 1)
         self._delivery.keep_log(live, replace(record, started_at=before.started_at))
 
         async def begin() -> None:
@@ -379,7 +504,7 @@ class Runtime(RunControl):
         await self.engines.start()
         knowledge = await self._learner.knowledge_of(flow.name)
         live = self._live(flow, RunClock(self._clock), knowledge, age_s=plan.age_s)
-        record = new_run_record(live, flow, durable=self._durable)
+        record = self._new_record(live, flow)
         record = replace(
             record,
             started_at=record.started_at - timedelta(seconds=plan.age_s),
@@ -393,6 +518,10 @@ class Runtime(RunControl):
             await self._restore(live, replays_wrap_up=allowed_s is None)
 
         return await self._execute(live, flow, given, record, begin)
+
+    def _new_record(self, live: LiveRun, flow: FlowSpec[..., Any]) -> RunRecord:
+        """The record of a run that begins now."""
+        return new_run_record(live, flow, durable=self._durable, lease_s=self.lease_s)
 
     async def _restore(
         self, live: LiveRun, *, allow_changed: bool = False, replays_wrap_up: bool
@@ -466,3 +595,10 @@ class Runtime(RunControl):
 
     async def _cancel_own_runs(self) -> None:
         await self._leases.cancel_requested()
+
+
+def _allowed_s(timeout: Duration | None) -> float | None:
+    """The seconds of a timeout, which may be 0; None: any time. Raises InvalidDuration."""
+    if timeout is None:
+        return None
+    return 0.0 if timeout in (0, timedelta(0)) else seconds_of(timeout)

@@ -23,6 +23,7 @@ from orchestrator.kept_runtime import shared_runtime
 from orchestrator.learning.feasibility import Infeasible
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult
+from orchestrator.runtime.submission import Submitted
 from orchestrator.sdk.functions import awaitable, name_of, require_no_method
 from store.records import StepKind
 
@@ -61,6 +62,11 @@ class Flow(FlowSpec[P, R]):
             handle = runtime.begin(self, args, kwargs, release=resources.pop_all().aclose)
             await asyncio.sleep(0)  # let the task start: cancelled before, it would release nothing
             return handle
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Submitted:
+        """Submit a run to a queue, where a worker takes it; see `queued` and Runtime.submit."""
+        async with shared_runtime() as runtime:
+            return await runtime.submit(self, *args, **kwargs)
 
     async def resume(
         self,

@@ -18,7 +18,8 @@ from tests.places import ROOT
 DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern))
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _ROW = re.compile(r"^\| (`[^|]+`) \|.*\| ([^|]+) \|$", re.MULTILINE)
-_OTHER_VARIABLES = {"ORCHESTRATE_CACHE"}  # read by serving, not a field of Settings
+# Read by serving, or before the settings: not a field of Settings.
+_OTHER_VARIABLES = {"ORCHESTRATE_CACHE", "ORCHESTRATE_CONFIG"}
 
 
 def rows(document: str, section: str) -> dict[str, str]:

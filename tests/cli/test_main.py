@@ -15,6 +15,16 @@ from tests.cli.cli_samples import exit_code
 COMMANDS = [
     ["run"],
     ["run", "deep-research"],
+    ["submit"],
+    ["submit", "deep-research"],
+    ["worker"],
+    ["queue"],
+    *(
+        ["queue", each]
+        for each in ("list", "waiting", "pause", "drain", "resume", "limit", "requeue")
+    ),
+    ["queue", "schedules"],
+    ["queue", "unschedule"],
     ["resume"],
     ["fork"],
     ["answer"],

@@ -47,6 +47,7 @@ PARSED_ONLY = {
     "orchestrate bench --suite": "simulates for hours",
     "orchestrate bench --trace requests.csv": "needs a trace of the reader's own",
     "orchestrate gateway": "serves for ever; test_gateway.py runs it",
+    "orchestrate worker --flows": "works for ever; tests/cli/test_queues.py runs it",
     "uvicorn --app-dir examples service:app": "serves for ever; test_service.py runs it",
 }
 """Beginnings of commands, or of blocks of Python, that are only parsed, and why."""
@@ -186,7 +187,7 @@ def test_a_command_in_a_sentence_has_the_options_that_it_names(
 ) -> None:
     """Their values are not read: --help goes first. What is left out is no error then."""
     arguments = shlex.split(command)[1:]
-    if arguments[0] == "run" and re.search(r"NAME|path/to|FILE", command):
+    if arguments[0] in ("run", "submit") and re.search(r"NAME|path/to|FILE", command):
         arguments[1:2] = [f"{ROOT}/examples/first_flow.py:article"]
     with pytest.raises(SystemExit) as exited:
         main([*arguments, "--help"])

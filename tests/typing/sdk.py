@@ -29,7 +29,9 @@ from orchestrator import (
     RunInfo,
     Runtime,
     RunUsage,
+    Submitted,
     ToolUse,
+    Worker,
     Workspace,
     agent,
     budget,
@@ -284,3 +286,11 @@ async def wrong_calls() -> None:
     llm_stream("x", schema=int)  # type: ignore[call-arg]
     llm_stream("x", top_k="5")  # type: ignore[arg-type]
     await llm("x", logprobs="all")  # type: ignore[call-overload]
+
+
+async def check_queues(runtime: Runtime) -> None:
+    queued = a_flow.queued("nightly", priority=2, not_before=timedelta(hours=1), retry="30s")
+    assert_type(await queued.submit("a text"), Submitted)
+    assert_type((await runtime.submit(a_flow, "a text")).feasibility.is_feasible, bool | None)
+    await a_flow.submit(1)  # type: ignore
+    assert_type(await Worker(runtime, [a_flow, another_flow]).run(grace=0), list[str])

@@ -29,6 +29,9 @@ EXAMPLES: list[StoreError] = [
     errors.NotStarted("run-1", "call 3"),
     errors.PayloadMissing("abc123"),
     errors.StateNotFound("def456"),
+    errors.QueueDraining("nightly"),
+    errors.RunNotQueueable("run-1", "it is running"),
+    errors.ScheduleNotFound("nightly"),
 ]
 
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.serving.test_goodput import call, due, program, programs
 
 from serving.goodput import GOODPUTS, ProgramOutcome, requests
 from serving.sim.metrics.metrics import EngineCounters, Fairness, Percentiles, summarise
 from serving.slo import SloKind
 from tests.strategies import law
+from tests.unit.serving.test_goodput import call, due, program, programs
 
 WHOLE_RUN = (0.0, 10.0)
 runs = st.lists(programs(), max_size=6)

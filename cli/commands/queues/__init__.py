@@ -1,0 +1,1 @@
+"""The commands of queues: submit a run, work on runs, manage queues."""

@@ -1,0 +1,1 @@
+"""The commands that serve: a model, and a gateway to several servers."""

@@ -1,0 +1,1 @@
+"""What the commands of queues do: submit, work, list."""
