@@ -139,11 +139,16 @@ class Settings(EngineFields, BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """What is given, then the environment, then the file of settings."""
         file = InitSettingsSource(settings_cls, _frozen_members(file_settings()))
-        return (sources["init_settings"], sources["env_settings"], file)
+        return (init_settings, env_settings, file)
 
     @field_validator("engines")
     @classmethod

@@ -40,7 +40,7 @@ class StatusSender:
     """Sends an engine's status to an address, without ever waiting for the receiver."""
 
     def __init__(self, address: str) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.PUSH)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUSH)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 16)  # a receiver that is gone costs no memory
         self._socket.connect(address)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _ONE_SERVER = "one process serves one engine; start several servers, with a gateway before them"
 
 SERVER_RESERVED: Mapping[str, str] = MappingProxyType(
-    RESERVED
-    | {
+    {
+        **RESERVED,
         "api_key": "give it before --, or set ORCHESTRATE_API_KEY",
         "api_server_count": _ONE_SERVER,
-        "config": "give a file of settings with --config before --",
+        "config": "name a file of settings by ORCHESTRATE_CONFIG",
         "data_parallel_multi_port_external_lb": _ONE_SERVER,
         "grpc": "serving by gRPC would pass SLO tags and keys by",
         "headless": _ONE_SERVER,
@@ -64,7 +64,7 @@ def given_flags(flags: Sequence[str]) -> dict[str, Any]:
     # argparse has no other way to leave defaults out.
     for action in parser._actions:  # noqa: SLF001
         action.default = argparse.SUPPRESS
-    given = vars(parser.parse_args(list(flags)))
+    given: dict[str, Any] = vars(parser.parse_args(list(flags)))
     check_names(given, SERVER_RESERVED)
     return given
 
