@@ -49,8 +49,8 @@ _NAMES = {
     "vllm.parser.engine.adapters.ParserEngineToolAdapter": "skip_reasoning_parsing",
     "vllm.sampling_params.RequestOutputKind": "DELTA",
     "vllm.sampling_params.SamplingParams": """
-        extra_args logit_bias min_tokens skip_special_tokens spaces_between_special_tokens stop
-        structured_outputs""",
+        extra_args logit_bias min_tokens output_kind skip_special_tokens
+        spaces_between_special_tokens stop structured_outputs""",
     "vllm.sampling_params.StructuredOutputsParams": "choice grammar json regex structural_tag",
     "vllm.tokenizers.protocol.TokenizerLike": """
         apply_chat_template encode eos_token_id get_vocab""",

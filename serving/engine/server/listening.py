@@ -1,8 +1,10 @@
-"""Whether a server can listen at an address: looked up before the model loads, which takes long."""
+"""Whether a server can listen at an address: looked up before the model loads; whether it does."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import Callable
 
 from serving.errors import InvalidEngineConfig
 
@@ -22,3 +24,10 @@ def check_port(host: str, port: int) -> None:
 def cannot_listen(host: str, port: int, error: OSError) -> InvalidEngineConfig:
     """The error for an address at which nothing can listen."""
     return InvalidEngineConfig("port", f"{host}:{port}", f"cannot listen there: {error}")
+
+
+async def when_listening(listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Call `on_ready` once uvicorn listens: vLLM has no hook for that."""
+    while not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    on_ready()

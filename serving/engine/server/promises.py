@@ -7,17 +7,14 @@ here was kept for the client, but for the network.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from serving.goodput import CallOutcome, ProgramOutcome, met, stream_end_s, tokens
 from serving.slo import Slo, SloKind
-
-if TYPE_CHECKING:
-    from vllm.outputs import RequestOutput
 
 NUM_USERS = 200
 """Users with counters of their own; a name costs memory here and in Prometheus for ever."""
@@ -27,6 +24,34 @@ OTHER_USERS = "(others)"
 
 SLACK_BUCKETS_S = (-60, -30, -10, -5, -2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 30, 60, 300)
 RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 10)
+
+
+class Answer(Protocol):
+    """One answer of a request, as vLLM gives it out."""
+
+    @property
+    def index(self) -> int:
+        """Its number among the answers to the request."""
+        ...
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """Its tokens, all so far or the new ones."""
+        ...
+
+
+class Output(Protocol):
+    """What vLLM gives out for a request at one time."""
+
+    @property
+    def prompt_token_ids(self) -> Sequence[int] | None:
+        """The tokens of the prompt."""
+        ...
+
+    @property
+    def outputs(self) -> Sequence[Answer]:
+        """Its answers."""
+        ...
 
 
 class Promise:
@@ -51,7 +76,7 @@ class Promise:
         """Whether all its answers are complete."""
         return self.ended == "completed"
 
-    def observe(self, output: RequestOutput, *, is_delta: bool) -> None:
+    def observe(self, output: Output, *, is_delta: bool) -> None:
         """Tokens leave the engine.
 
         Args:

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from serving.engine.server.access_log import AccessLog, AccessLogMiddleware
 from serving.engine.server.api_keys import ApiKey, digest_of, read_api_keys
 from serving.engine.server.engine_status import EngineStatus, StatusMiddleware
 from serving.engine.server.engine_wrapper import EngineWrapper
-from serving.engine.server.listening import cannot_listen, check_port
+from serving.engine.server.listening import cannot_listen, check_port, when_listening
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
 from serving.engine.server.slo_middleware import SloMiddleware
 from serving.engine.server.vllm_flags import given_flags, set_flags
@@ -114,7 +113,7 @@ def serve(
     import uvloop
 
     parsed = parse_arguments(arguments, given_flags(vllm_flags))
-    parsed.api_access, parsed.access_log = access, log
+    vars(parsed).update(api_access=access, access_log=log)  # where middleware finds them
 
     def reload() -> None:
         try:
@@ -233,17 +232,17 @@ async def _run(
         raise cannot_listen(parsed.host, parsed.port, error) from error
     try:
         async with AsyncExitStack() as stack:
-            status = EngineStatus((parsed.served_model_name[0],))
+            status = EngineStatus(tuple(vars(parsed)["served_model_name"]))
             stack.callback(status.close)
             status.start()
-            parsed.engine_status = status
+            vars(parsed).update(engine_status=status)
             try:
                 engine = await stack.enter_async_context(build_async_engine_client(parsed))
             except Exception as error:
                 raise ModelNotLoaded(config.model, error_summary(error)) from error
             wrapper = EngineWrapper(engine)
             stack.callback(wrapper.close)
-            ready = asyncio.create_task(_when_listening(listening, on_ready))
+            ready = asyncio.create_task(when_listening(listening, on_ready))
             stack.callback(ready.cancel)
             closing = await build_and_serve(
                 engine,
@@ -259,13 +258,6 @@ async def _run(
         listening.close()
     if died:
         raise EngineDied("its process ended; its output above says why")
-
-
-async def _when_listening(listening: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Call `on_ready` once uvicorn listens: vLLM has no hook for that."""
-    while not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
-    on_ready()
 
 
 class _Interrupted(BaseException):
