@@ -29,7 +29,7 @@ class SnapshotReport(NamedTuple):
         boot_id: new at each start of the replica.
         models: the models that it serves.
         age_s: age of the engine's own report when the replica answered.
-        draining: it takes no new requests.
+        draining: it takes no new requests; False if it does not say.
         snapshot: without the id of the replica, which its reader knows.
     """
 
@@ -65,7 +65,7 @@ def parse_report(content: bytes) -> SnapshotReport:
         boot_id=boot_id,
         models=tuple(models),
         age_s=_number(report, "age_s"),
-        draining=_member(report, "draining") is True,
+        draining=report.get("draining") is True,  # ours never says so: it stops at once
         snapshot=_snapshot(_mapping(_member(report, "snapshot"), "snapshot")),
     )
 
