@@ -15,6 +15,7 @@ What is in PARSED_ONLY is parsed instead.
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import shutil
@@ -36,6 +37,7 @@ from orchestrator.settings import ENV_PREFIX
 from orchestrator.wiring import engine_config
 from serving.engine.clients.embedded import EmbeddedEngine
 from serving.engine.server.api_keys import parse_api_keys
+from serving.request_fields import with_tags
 from serving.slo import from_tags
 from tests.examples.document_blocks import BLOCKS, COMMANDS, MENTIONED, README, Block
 from tests.examples.document_reader import Answering, Notebook, SharedEngine
@@ -46,6 +48,7 @@ PARSED_ONLY = {
     "orchestrate bench mixed": "simulates for minutes",
     "orchestrate bench --suite": "simulates for hours",
     "orchestrate bench --trace requests.csv": "needs a trace of the reader's own",
+    "orchestrate serve Qwen": "downloads a model, for GPUs",
     "orchestrate gateway": "serves for ever; test_gateway.py runs it",
     "orchestrate worker --flows": "works for ever; tests/cli/test_queues.py runs it",
     "uvicorn --app-dir examples service:app": "serves for ever; test_service.py runs it",
@@ -189,8 +192,9 @@ def test_a_command_in_a_sentence_has_the_options_that_it_names(
     arguments = shlex.split(command)[1:]
     if arguments[0] in ("run", "submit") and re.search(r"NAME|path/to|FILE", command):
         arguments[1:2] = [f"{ROOT}/examples/first_flow.py:article"]
+    at = arguments.index("--") if "--" in arguments else len(arguments)  # others' flags follow
     with pytest.raises(SystemExit) as exited:
-        main([*arguments, "--help"])
+        main([*arguments[:at], "--help", *arguments[at:]])
     assert not exited.value.code, capsys.readouterr().err
 
 
@@ -206,5 +210,8 @@ def test_the_request_of_the_guide_carries_tags_that_the_server_takes(
 ) -> None:
     for block in blocks("python", ROOT / "docs" / "serving.md"):
         notebook.run(block)
-    [asked] = server.asked  # type: ignore[attr-defined]
-    assert from_tags(asked["vllm_xargs"]).deadline_s == 2.5
+    by_tags, by_fields = server.asked  # type: ignore[attr-defined]
+    assert from_tags(by_tags["vllm_xargs"]).deadline_s == 2.5
+    assert json.loads(with_tags(json.dumps(by_fields).encode()))["vllm_xargs"] == {
+        "slo_deadline_s": 2.5
+    }
