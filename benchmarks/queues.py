@@ -1,4 +1,4 @@
-"""Queues: claims a second, and runs whose workers are killed.
+"""Queues: claims a second, and runs that lose their workers.
 
     python -m benchmarks.queues --store postgresql://... [--restart COMMAND] [--runs 500]
         [--workers 3] [--kill-every 10] [--lease 10] [--claims 6000] [--json]
@@ -70,7 +70,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """What became of runs whose workers were killed.
+    """What became of runs that lost their workers.
 
     Attributes:
         num_lost: runs that did not complete.

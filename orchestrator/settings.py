@@ -114,7 +114,7 @@ class Settings(EngineFields, BaseSettings):
         record_text: record prompts and answers as well.
         fit_every: number of runs of a flow after which its models are fitted in a background
             process; 0: only by `orchestrate patterns fit`.
-        lease_s: seconds after which another machine takes a run whose process is silent.
+        lease_s: seconds after which another machine takes over the run of a silent process.
         code_version: of the flows here, such as a commit: a worker takes runs of its own version
             alone. None: of each flow a digest of its file.
         user: the user of runs, for policies with `fairness`; a flow may name another one.

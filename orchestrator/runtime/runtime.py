@@ -66,7 +66,7 @@ class Runtime(RunControl):
         durable: record arguments and results, so that an interrupted run can be resumed.
         record_text: record prompts and answers as well.
         user: the user of runs, unless their flows name one.
-        lease_s: seconds after which another machine takes a run whose process is silent.
+        lease_s: seconds after which another machine takes over the run of a silent process.
         code_version: of the flows; None: of each one a digest of its file.
         environments: where the states of workspaces are; None: where the settings say.
         on_event: called with every event of every run, for display. A listener that raises is

@@ -107,7 +107,7 @@ async def submit_scheduled(
     queues: tuple[str, ...],
     wall: datetime,
 ) -> list[str]:
-    """Submit the runs whose scheduled time has come; each time once, whichever worker looks.
+    """Submit the runs that are due by their schedules; each time once, whichever worker looks.
 
     Times that passed while no worker looked count as one. While the last run of a schedule waits or
     is in progress, there is no other one.

@@ -230,7 +230,7 @@ class Worker:
             await asyncio.sleep(period_s * random.uniform(0.8, 1.2))  # noqa: S311 - not all at once
 
     async def _submit_scheduled(self) -> None:
-        """Submit the runs whose scheduled time has come, of this worker's flows and queues."""
+        """Submit the runs that are due by their schedules, of this worker's flows and queues."""
         while True:
             try:
                 async with self._store.transaction() as tx:

@@ -83,7 +83,7 @@ class Claims:
         return claimed
 
     async def reclaim(self, *, wall: datetime) -> list[Reclaimed]:
-        """Queue the runs again whose leases have expired; their workers are lost.
+        """Queue the runs with expired leases again; their workers are lost.
 
         A run that has lost its worker too often is dead instead, and one that was to be cancelled
         is cancelled.

@@ -22,7 +22,7 @@ def worker(
         typer.Option(
             "--flows",
             metavar="FILE.py|FILE.py:FLOW|MODULE:FLOW|PIPELINE",
-            help="Flows whose runs it takes; repeatable. Default: the installed pipelines.",
+            help="Flows of which it takes runs; repeatable. Default: the installed pipelines.",
         ),
     ] = None,
     queue: Annotated[
