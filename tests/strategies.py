@@ -80,6 +80,7 @@ def sketches(values: st.SearchStrategy[float] = not_negative) -> st.SearchStrate
 
 any_sketch = sketches()
 any_future = st.builds(FutureWork, *[not_negative] * 5, not_negative | st.just(math.inf))
+any_calls = st.integers(1, 4) | st.integers(1, 2**53)
 
 
 @st.composite
@@ -91,6 +92,7 @@ def slos(
     lengths: st.SearchStrategy[LengthSketch] = any_sketch,
     programs: st.SearchStrategy[str] = names,
     futures: st.SearchStrategy[FutureWork] = any_future,
+    stage_calls: st.SearchStrategy[int] = any_calls,
     waiting: bool = True,
 ) -> Slo:
     """Any valid SLO."""
@@ -110,7 +112,7 @@ def slos(
         stage=draw(st.integers(0, 3) | st.integers(0, 2**53)),
         final_s=final_s,
         length=draw(st.none() | lengths),
-        stage_calls=draw(st.integers(1, 4) | st.integers(1, 2**53)),
+        stage_calls=draw(stage_calls),
         future=draw(st.none() | futures),
         weight=draw(weights),
         user=draw(names),

@@ -190,6 +190,7 @@ def quiet_views(draw: st.DrawFn) -> StepView:
         lengths=sketches(st.integers(1, 200).map(float)),
         programs=st.sampled_from(["", "one", "two"]),
         futures=st.builds(FutureWork, *[FEW] * 5, FEW | st.just(math.inf)),
+        stage_calls=st.integers(1, 4),
     )
     rows = [
         draw(quiet_requests(str(number), now_s, some_slos))
