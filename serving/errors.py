@@ -140,6 +140,37 @@ class EngineMissing(ServingError):
         return f"{self.args[0]}; run `orchestrate doctor` to see how to fix it"
 
 
+class RayMissing(ServingError):
+    """Ray, which starts the replicas of a server, is not installed."""
+
+    def __str__(self) -> str:
+        return "replicas need Ray: pip install 'orchestrate-llm[ray]'"
+
+
+class RayUnreachable(ServingError):
+    """There is no Ray cluster at this address, or Ray cannot start on this machine."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+
+    def __str__(self) -> str:
+        address, reason = self.args
+        return (
+            f"no Ray at {address}: {reason}. `ray status` says whether a cluster runs; without "
+            "--ray it is started on this machine"
+        )
+
+
+class ReplicaFailed(ServingError):
+    """A replica of a server ended while it started; the reason says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"a replica cannot start: {self.args[0]}"
+
+
 class EngineBusy(ServingError):
     """This process already has an embedded engine; vLLM supports one per process."""
 

@@ -44,21 +44,32 @@ class Fleet:
     """The replicas, the router between them, and what it must be told of requests.
 
     Args:
-        urls: addresses of the replicas, each `http://HOST:PORT` or with the path `/v1`.
-    Raises:
-        InvalidEngineConfig: an address is invalid, or given twice, or there is none.
+        urls: addresses of the first replicas (`set_replicas`).
+    Attributes:
+        replicas: those that there are now, in the order of their addresses.
     """
 
     def __init__(self, urls: Sequence[str], router: Router) -> None:
-        self.replicas = tuple(ReplicaState(replica_url(url)) for url in urls)
+        self.replicas: tuple[ReplicaState, ...] = ()
         self.estimates = TokenEstimates()
         self._router = router
-        self._by_url = {each.url: each for each in self.replicas}
+        self._by_url: dict[str, ReplicaState] = {}
         self._num_routed = 0
-        if not self.replicas:
-            raise InvalidEngineConfig("replica", "", "a gateway needs at least one")
-        if len(self._by_url) < len(self.replicas):
+        self.set_replicas(urls)
+
+    def set_replicas(self, urls: Sequence[str]) -> None:
+        """Have these replicas from now on; those that stay keep their state.
+
+        Args:
+            urls: their addresses, each `http://HOST:PORT` or with the path `/v1`.
+        Raises:
+            InvalidEngineConfig: an address is invalid, or given twice.
+        """
+        plain = [replica_url(url) for url in urls]
+        if len(set(plain)) < len(plain):
             raise InvalidEngineConfig("replica", ", ".join(urls), "an address is given twice")
+        self._by_url = {url: self._by_url.get(url) or ReplicaState(url) for url in plain}
+        self.replicas = tuple(self._by_url.values())
 
     def find(self, url: str) -> ReplicaState | None:
         """The replica with this address."""
@@ -97,7 +108,7 @@ class Fleet:
         serving = [each for each in self.replicas if not model or model in (each.models or ())]
         if not serving:  # those that have never answered may serve it
             serving = [each for each in self.replicas if each.models is None]
-            if not serving:
+            if self.replicas and not serving:
                 return Nobody.UNKNOWN_MODEL
         able = [each for each in serving if not each.is_draining and each not in tried]
         trusted = [each for each in able if not each.is_suspect(now_s)]

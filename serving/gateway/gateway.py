@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -22,6 +22,7 @@ from serving.gateway.forwarding import Forwarder
 from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.operator_pages import OperatorPages
 from serving.gateway.polling import Poller
+from serving.gateway.replica_state import ReplicaState
 from serving.router.table import DEFAULT_ROUTER, RouterSpec
 
 DEFAULT_HOST = "127.0.0.1"
@@ -52,7 +53,7 @@ class GatewaySettings:
     """The settings of a gateway.
 
     Attributes:
-        urls: the replicas' addresses.
+        urls: the replicas' addresses at the start (`Gateway.set_replicas`).
         router: chooses between them. A gateway binds at once: it takes the first of several.
         keys: those that clients may send, without any none is needed. They are passed on.
         api_key: sent to the replicas with what the gateway itself asks.
@@ -103,6 +104,7 @@ class Gateway:
         self._access = GatewayAccess(settings.keys, settings.host)
         self._pages = OperatorPages(self.fleet, metrics, self._access, time.monotonic)
         self._forwarder = Forwarder(self.fleet, metrics, time.monotonic)
+        self._pollers: dict[ReplicaState, _Polling] = {}
         self._stack = AsyncExitStack()
         self._site: web.TCPSite | None = None
         self._is_stopping = False
@@ -121,15 +123,8 @@ class Gateway:
         """
         settings = self._settings
         self._stack.push_async_callback(self._forwarder.close)
-        pollers = [
-            Poller(each, api_key=settings.api_key, now_s=time.monotonic)
-            for each in self.fleet.replicas
-        ]
-        for poller in pollers:
-            self._stack.push_async_callback(poller.close)
-        await asyncio.gather(*(poller.poll() for poller in pollers))
-        for poller in pollers:
-            self._stack.push_async_callback(_cancel, asyncio.create_task(poller.run()))
+        self._stack.push_async_callback(self._stop_polling, ())
+        await self.set_replicas(settings.urls)
         server = web.Server(
             self._handle,
             request_factory=_request,
@@ -149,6 +144,31 @@ class Gateway:
         except OSError as error:
             raise cannot_listen(settings.host, settings.port, error) from error
         return int(runner.addresses[0][1])
+
+    async def set_replicas(self, urls: Sequence[str]) -> None:
+        """Have these replicas from now on; returns when the new ones were asked once.
+
+        Requests that are at one which is no longer there are answered by it.
+
+        Raises:
+            InvalidEngineConfig: an address is invalid, or given twice.
+        """
+        self.fleet.set_replicas(urls)
+        await self._stop_polling(self.fleet.replicas)
+        added = {
+            each: Poller(each, api_key=self._settings.api_key, now_s=time.monotonic)
+            for each in self.fleet.replicas
+            if each not in self._pollers
+        }
+        await asyncio.gather(*(poller.poll() for poller in added.values()))
+        for replica, poller in added.items():
+            self._pollers[replica] = _Polling(poller, asyncio.create_task(poller.run()))
+
+    async def _stop_polling(self, remaining: Collection[ReplicaState]) -> None:
+        for replica in self._pollers.keys() - remaining:
+            poller, task = self._pollers.pop(replica)
+            await _cancel(task)
+            await poller.close()
 
     async def stop(self) -> None:
         """Accept nothing more, wait for open requests at most `drain_s`, and close; idempotent."""
@@ -188,6 +208,11 @@ class Gateway:
         return error_response(404, message, kind="not_found")
 
 
+class _Polling(NamedTuple):
+    poller: Poller
+    task: asyncio.Task[None]
+
+
 def is_forwarded(raw_path: str) -> bool:
     """Whether a replica answers requests to this path; one with dots could lead anywhere."""
     path = raw_path.partition("?")[0]
@@ -210,18 +235,27 @@ def run_gateway(settings: GatewaySettings, on_ready: Callable[[Gateway, int], No
 
 
 async def _run(settings: GatewaySettings, on_ready: Callable[[Gateway, int], None]) -> None:
+    gateway = Gateway(settings)
+    try:
+        with stop_signals() as stopped:
+            on_ready(gateway, await gateway.start())
+            await stopped.wait()
+    finally:
+        await gateway.stop()
+
+
+@contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set; after this a signal ends the process at once."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    gateway = Gateway(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     try:
-        on_ready(gateway, await gateway.start())
-        await stopped.wait()
-        for number in (signal.SIGINT, signal.SIGTERM):  # a second signal ends it at once
-            loop.remove_signal_handler(number)
+        yield stopped
     finally:
-        await gateway.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from serving.gateway.fleet_state import Fleet
-from serving.gateway.replica_state import ReplicaState
 from serving.gateway.retries import Outcome
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -44,22 +42,20 @@ class GatewayMetrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        ages = Gauge(
+        self._fleet = fleet
+        self._now_s = now_s
+        self._ages = Gauge(
             "orchestrate_gateway_snapshot_age_seconds",
             "Age of a replica's last report; of its last answer if it makes none",
             ["replica"],
             registry=self._registry,
         )
-        open_requests = Gauge(
+        self._open_requests = Gauge(
             "orchestrate_gateway_open_requests",
             "Requests that a replica was sent and has not answered completely",
             ["replica"],
             registry=self._registry,
         )
-        for replica in fleet.replicas:
-            age = partial(_age_s, replica.age_s, now_s)
-            ages.labels(replica.url).set_function(age)
-            open_requests.labels(replica.url).set_function(partial(_num_open, replica))
 
     def count_attempt(self, replica: str, outcome: Outcome) -> None:
         """Count the end of an attempt."""
@@ -75,13 +71,11 @@ class GatewayMetrics:
 
     def page(self) -> bytes:
         """All of them in Prometheus' format."""
+        for gauge in (self._ages, self._open_requests):
+            gauge.clear()
+        for replica in self._fleet.replicas:
+            age_s = replica.age_s(self._now_s())
+            self._ages.labels(replica.url).set(age_s if math.isfinite(age_s) else math.nan)
+            self._open_requests.labels(replica.url).set(replica.num_open)
         return generate_latest(self._registry)
 
-
-def _num_open(replica: ReplicaState) -> float:
-    return float(replica.num_open)
-
-
-def _age_s(age_s: Callable[[float], float], now_s: Callable[[], float]) -> float:
-    age = age_s(now_s())
-    return age if math.isfinite(age) else math.nan

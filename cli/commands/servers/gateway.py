@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.commands import options
+from cli.commands.servers.addresses import require_key, url_of
 from cli.terminal.output import say
 
 if TYPE_CHECKING:
@@ -103,10 +104,8 @@ def gateway(
 
     A replica is `orchestrate serve`, or another OpenAI-compatible server.
     """
-    from cli.errors import BadInput
     from orchestrator.settings import read_settings
     from serving.engine.server.api_keys import ApiKey, digest_of, read_api_keys
-    from serving.engine.server.local_host import is_loopback
     from serving.gateway.gateway import GatewaySettings, gateway_router, run_gateway
 
     own_key = read_settings(api_key=api_key, verbose=verbose).api_key
@@ -115,11 +114,7 @@ def gateway(
         keys = read_api_keys(api_keys)
     elif own_key is not None:
         keys = (ApiKey(digest_of(own_key.encode())),)
-    if not (is_loopback(host) or keys or insecure):
-        raise BadInput(
-            f"any client that can reach {host}:{port} could use the replicas: set "
-            "ORCHESTRATE_API_KEY, give --api-keys, a loopback --host, or --insecure"
-        )
+    require_key(host, port, has_keys=bool(keys), insecure=insecure, used="the replicas")
     settings = GatewaySettings(
         urls,
         gateway_router(router, _params(router_param or ())),
@@ -132,17 +127,13 @@ def gateway(
 
     def ready(running: Gateway, port: int) -> None:
         say(
-            f"gateway at http://{_in_url(host)}:{port}/v1 is ready, router {router}: "
+            f"gateway at {url_of(host, port)} is ready, router {router}: "
             f"{running.num_answering} of {len(urls)} replicas answer"
         )
 
     say(f"starting a gateway to {', '.join(urls)}")
     run_gateway(settings, ready)
     say("the gateway has stopped")
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _params(written: Sequence[str]) -> dict[str, Any]:

@@ -8,14 +8,18 @@ from typing import Annotated
 import typer
 
 from cli.commands import options
+from cli.commands.servers.addresses import require_key, url_of
+from cli.commands.servers.replicas import replica_numbers, serve_replicas
 from cli.terminal.output import say
 
 _SERVER = "The server"
+_REPLICAS = "Replicas"
 
 EPILOG = (
     "Example: orchestrate serve Qwen/Qwen3-0.6B --port 8000\n\n"
     "Flags of vLLM's server follow --: orchestrate serve Qwen/Qwen3-8B -- "
     "--tensor-parallel-size 2 --reasoning-parser qwen3\n\n"
+    "Replicas on this machine: orchestrate serve Qwen/Qwen3-0.6B --replicas 2\n\n"
     "Keys with users and limits, read again on SIGHUP: orchestrate serve --api-keys keys.toml\n\n"
     "Settings may be in a TOML file that ORCHESTRATE_CONFIG names."
 )
@@ -66,6 +70,26 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|MIN-MAX",
+            help="Serve replicas of the model, started by Ray, behind a gateway at the same "
+            "address; of a range, as many as the deadlines need.",
+            rich_help_panel=_REPLICAS,
+            show_default=False,
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="A running Ray cluster for the replicas, such as auto or ray://head:10001; "
+            "without it Ray is started on this machine.",
+            rich_help_panel=_REPLICAS,
+            show_default=False,
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -81,10 +105,14 @@ def serve(
     from orchestrator.settings import read_settings
     from orchestrator.wiring import engine_config
     from serving.engine.server.api_keys import read_api_keys
-    from serving.engine.server.local_host import is_loopback
 
     if api_key is not None and api_keys is not None:
         raise BadInput("give either --api-key or --api-keys")
+    if ray is not None and replicas is None:
+        raise BadInput("--ray is for replicas: say how many by --replicas")
+    numbers = None if replicas is None else replica_numbers(replicas)
+    if numbers is not None and access_log is not None:
+        raise BadInput("--access-log is for one server; the gateway to replicas has none")
     named, vllm_flags = _model_and_flags(arguments or [])
     if named is not None and model is not None:
         raise BadInput(f"give the model once: {named}, or --model {model}")
@@ -92,17 +120,27 @@ def serve(
     config = engine_config(settings)
     keys = () if api_keys is None else read_api_keys(api_keys)
     single_key = settings.api_key if api_keys is None else None
-    if not (is_loopback(host) or keys or single_key is not None or insecure):
-        raise BadInput(
-            f"any client that can reach {host}:{port} could use the model: set "
-            "ORCHESTRATE_API_KEY, give --api-keys, a loopback --host, or --insecure"
-        )
+    has_keys = bool(keys) or single_key is not None
+    require_key(host, port, has_keys=has_keys, insecure=insecure, used="the model")
     from serving.engine.server.server import serve as serve_model
     from serving.engine.setup.config import CAVEATS
 
     caveat = f" ({CAVEATS[config.model]})" if config.model in CAVEATS else ""
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    address = url_of(host, port)
     say(f"starting {config.model}{caveat} at {address}, policy {config.policy.label}")
+    if numbers is not None:
+        serve_replicas(
+            config,
+            numbers=numbers,
+            ray_address=ray,
+            host=host,
+            port=port,
+            api_key=single_key,
+            keys=keys,
+            keys_file=api_keys,
+            vllm_flags=vllm_flags,
+        )
+        return
     serve_model(
         config,
         host=host,
