@@ -1,7 +1,7 @@
 """What a gateway costs: two replicas asked directly, through the gateway, and through Ray Serve.
 
     python -m benchmarks.gateway [--json] [--streams 40] [--rounds 6] [--calls 192]
-        [--clients 48] [--tokens 64] [--ray URL]
+        [--clients 48] [--tokens 64]
 
 Starts two replicas of the random model and `orchestrate gateway` to them. The paths alternate:
 streams one after another, each on the next path, and rounds of calls by clients that send the next
@@ -10,8 +10,8 @@ printed: milliseconds to the first event with text, milliseconds from token to t
 second. Clients, gateway and replicas share the machine's cores, so what a call costs the gateway is
 taken from the replicas; with a core of its own it would not be.
 
-Ray Serve is measured if it is given the address of an application in front of the same kind of
-replicas, with the model "random"; it is no part of this project's lock.
+Ray Serve's own data path to the same replicas (`benchmarks.ray_data_path`) is measured if Ray is
+installed: the extra `ray`.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ def _rotated(samples: list[Samples], number: int) -> list[Samples]:
 
 
 @contextlib.contextmanager
-def started(command: str, *arguments: str) -> Iterator[str]:
-    """The address of a server of ours on a free port; it and its processes end with the block."""
+def started(module: str, *arguments: str) -> Iterator[str]:
+    """The address of a module that serves on a free port; its processes end with the block."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    argv = [sys.executable, "-m", "cli", command, *arguments, "--port", str(port)]
+    argv = [sys.executable, "-m", module, *arguments, "--port", str(port)]
     process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
     try:
         yield f"http://127.0.0.1:{port}"
@@ -191,7 +191,7 @@ async def until_healthy(url: str) -> None:
     raise CommandError(f"{url} was not ready within {START_S:.0f} s")
 
 
-def document_of(figures: dict[str, Figures], ray_reason: str) -> dict[str, Any]:
+def document_of(figures: dict[str, Figures]) -> dict[str, Any]:
     """The figures as JSON, with what the gateway adds; a path that was not measured is null."""
     direct, gateway = figures["direct"], figures["gateway"]
     ray = figures.get("ray")
@@ -202,7 +202,6 @@ def document_of(figures: dict[str, Figures], ray_reason: str) -> dict[str, Any]:
         "direct": direct._asdict(),
         "gateway": gateway._asdict(),
         "ray": None if ray is None else ray._asdict(),
-        "ray_reason": ray_reason,
         "added_ttft_ms": added_ttft_ms,
         "added_ms_per_token": added_ms_per_token,
         "throughput_ratio": throughput,
@@ -219,7 +218,7 @@ def table_of(document: dict[str, Any]) -> str:
     lines = [f"{'':10}{'first token, ms':>18}{'a token, ms':>14}{'calls a second':>16}"]
     for name in ("direct", "gateway", "ray"):
         if document[name] is None:
-            lines.append(f"{name:10}  not measured: {document['ray_reason']}")
+            lines.append(f"{name:10}  not measured: Ray is not installed")
             continue
         ttft_ms, ms_per_token, req_s = document[name].values()
         lines.append(f"{name:10}{ttft_ms:18.2f}{ms_per_token:14.3f}{req_s:16.1f}")
@@ -232,31 +231,25 @@ def table_of(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def ray_reason_of(url: str | None) -> str:
-    """Why Ray Serve is not measured; "" if it is."""
-    if url is not None:
-        return ""
-    if find_spec("ray") is None:
-        return "ray is not installed"
-    return "no address of a Ray Serve application was given (--ray URL)"
-
-
 def run(options: argparse.Namespace) -> None:
     """Start the servers, measure and print."""
     with contextlib.ExitStack() as stack:
         replicas = [
-            stack.enter_context(started("serve", "--model", MODEL)) for _ in range(options.replicas)
+            stack.enter_context(started("cli", "serve", "--model", MODEL))
+            for _ in range(options.replicas)
         ]
         for each in replicas:
             asyncio.run(until_healthy(each))
-        gateway = stack.enter_context(started("gateway", *replicas))
+        gateway = stack.enter_context(started("cli", "gateway", *replicas))
         asyncio.run(until_healthy(gateway))
         paths: dict[str, Sequence[str]] = {"direct": replicas, "gateway": [gateway]}
-        if options.ray is not None:
-            paths["ray"] = [options.ray.rstrip("/").removesuffix("/v1")]
+        if find_spec("ray") is not None:
+            ray = stack.enter_context(started("benchmarks.ray_data_path", *replicas))
+            asyncio.run(until_healthy(ray))
+            paths["ray"] = [ray]
         load = Load(*(getattr(options, name) for name in Load._fields))
         figures = asyncio.run(measure(paths, load))
-    document = document_of(figures, ray_reason_of(options.ray))
+    document = document_of(figures)
     print_result(document, table_of(document), as_json=options.json)
 
 
@@ -269,7 +262,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", type=positive, default=192, help="calls of a round")
     parser.add_argument("--clients", type=positive, default=48, help="calls that are open at once")
     parser.add_argument("--tokens", type=_several, default=64, help="tokens of an answer")
-    parser.add_argument("--ray", metavar="URL", help="a Ray Serve application, measured too")
     return exit_code(partial(run, parser.parse_args(given)))
 
 

@@ -37,9 +37,9 @@ async def _run(
 ) -> None:
     gateway = Gateway(settings)
     try:
-        with stop_signals() as stopped:
-            await gateway.start()
-            await replicas.connect()
+        await gateway.start()
+        await replicas.connect()
+        with stop_signals() as stopped:  # after Ray has installed its own handlers
             await _follow(gateway, replicas, stopped, say)
     finally:
         await gateway.stop()
