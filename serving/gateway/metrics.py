@@ -78,4 +78,3 @@ class GatewayMetrics:
             self._ages.labels(replica.url).set(age_s if math.isfinite(age_s) else math.nan)
             self._open_requests.labels(replica.url).set(replica.num_open)
         return generate_latest(self._registry)
-

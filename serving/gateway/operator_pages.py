@@ -10,6 +10,7 @@ from serving.gateway.access import GatewayAccess
 from serving.gateway.attempt import error_response
 from serving.gateway.fleet_state import Fleet
 from serving.gateway.metrics import CONTENT_TYPE, GatewayMetrics
+from serving.router.prediction import pressure
 
 Page = Callable[[web.BaseRequest], web.Response]
 
@@ -80,6 +81,7 @@ class OperatorPages:
                 "makes_reports": each.makes_reports,
                 "is_draining": each.is_draining,
                 "num_open": each.num_open,
+                "pressure": pressure(each.snapshot(now_s)),
             }
             for each in self._fleet.replicas
         ]

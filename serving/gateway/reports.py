@@ -80,6 +80,7 @@ def _snapshot(fields: Mapping[str, Any]) -> ReplicaSnapshot:
         speed=_speed(_member(fields, "speed")),
         work_s=_number(fields, "work_s"),
         due_work_s=tuple(_checked(each, "due_work_s") for each in due_work_s),
+        late_work_s=_number(fields, "late_work_s"),
         **counts,
     )
 

@@ -15,8 +15,9 @@ from ray.exceptions import RayError
 from serving.gateway.reports import parse_report
 from serving.replicas.address_book import ANNOUNCE_S, NAMESPACE
 from serving.replicas.replica_spec import ReplicaSpec
-from serving.replicas.scaling import pressure, wanted_replicas
+from serving.replicas.scaling import wanted_replicas
 from serving.replicas.server_process import ServerProcess
+from serving.router.prediction import pressure
 
 PRESSURE = "pressure"
 """Name of the figure that the autoscaling policy decides by."""
@@ -35,7 +36,9 @@ class RayReplica:
         ReplicaFailed: the server cannot start.
     """
 
-    async def __init__(self, spec: ReplicaSpec, address_book: str) -> None:
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, spec: ReplicaSpec, address_book: str
+    ) -> None:
         self._id = serve.get_replica_context().replica_id.unique_id
         self._address_book = address_book
         host = spec.host or ray.util.get_node_ip_address()
@@ -62,12 +65,11 @@ class RayReplica:
         """Let the server answer its open requests, and end; Ray awaits this."""
         if not hasattr(self, "_tasks"):  # it never was ready
             return
-        announcing, watching = self._tasks
-        watching.cancel()
-        await self._server.stop()
-        announcing.cancel()
+        for task in self._tasks:
+            task.cancel()
         with suppress(RayError, ValueError):
             await self._book().withdraw.remote(self._id)
+        await self._server.stop()
         await self._session.close()
 
     async def _announce(self) -> None:

@@ -164,7 +164,4 @@ class RayReplicas:
         try:
             serve.delete(self._name)
         finally:
-            if self._address is None:
-                serve.shutdown()
-            ray.shutdown()
-
+            ray.shutdown()  # a Ray that was started here ends with it

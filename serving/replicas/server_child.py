@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import signal
 import socket
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,11 +35,16 @@ class _Say(Protocol):
 
 
 def free_port(host: str) -> int:
-    """A port of this address that nothing listens on at present."""
+    """A port of this address that nothing listens on, and that no outgoing connection will take.
+
+    Those are given ports from 32,768 on (Linux), and the model loads for a while.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = random.randrange(20_000, 32_000)  # noqa: S311 (no secret)
+        with suppress(OSError), socket.socket(family) as probe:
+            probe.bind((host, port))
+            return port
 
 
 def main() -> int:

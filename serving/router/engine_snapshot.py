@@ -48,7 +48,8 @@ def engine_snapshot(
         [np.where(streams, first_s, whole_s), np.where(streams, last_s, whole_s)]
     )
     work_s = np.concatenate([prefill_s, decode_s])
-    due_s[due_s <= 0] = math.inf
+    is_late = due_s <= 0
+    due_s[is_late] = math.inf
     horizon = np.searchsorted(HORIZONS_S, due_s, side="left")
     by_horizon = np.bincount(horizon, weights=work_s, minlength=len(HORIZONS_S) + 1).cumsum()
     total_tokens = requests.prompt_tokens + generated
@@ -68,6 +69,7 @@ def engine_snapshot(
         free_kv_blocks=report.free_kv_blocks,
         final_kv_blocks=int(final_blocks.sum()),
         block_tokens=report.block_tokens,
+        late_work_s=float(work_s[is_late].sum()),
     )
 
 

@@ -12,6 +12,9 @@ from serving.router.snapshot import (
 )
 from serving.slo import SloKind
 
+LATE_S, BEST_EFFORT_S = 2.0, 64.0
+"""Seconds within which late work should be done, and work that has no due time."""
+
 
 def priority_on(
     request: RoutedRequest, snapshot: ReplicaSnapshot, *, affinity: float = 1.0
@@ -72,6 +75,18 @@ def admits(request: RoutedRequest, snapshot: ReplicaSnapshot, *, share: float = 
                 due[index] += demand.work_s
                 first = min(first, index)
     return all(due[index] <= share * HORIZONS_S[index] for index in range(first, len(HORIZONS_S)))
+
+
+def pressure(snapshot: ReplicaSnapshot) -> float:
+    """The share of its time that a replica needs to be in time with all its requests; at least 0.
+
+    The largest ratio of the work that is due within a horizon to that horizon. What is left to 1 is
+    the slack of the deadlines: above 1 some request will be late. Late work is due within LATE_S.
+    """
+    due = zip(snapshot.due_work_s, HORIZONS_S, strict=True)
+    late_s = snapshot.late_work_s
+    ratios = [(work_s + (late_s if s >= LATE_S else 0.0)) / s for work_s, s in due]
+    return max(*ratios, snapshot.work_s / BEST_EFFORT_S)
 
 
 def _fast_enough(request: RoutedRequest, speed: Speed) -> bool:

@@ -127,6 +127,7 @@ class ReplicaSnapshot(NamedTuple):
         work_s: predicted machine seconds of all open requests.
         due_work_s: (len(HORIZONS_S),), ascending: the part of work_s that is due within each
             horizon. Late work has no due time: it never precedes work that can be in time.
+        late_work_s: the part of work_s of which the due time has passed.
         final_kv_blocks: sum of the predicted KV blocks of the open requests at their ends.
         prefix_tokens: prefix key -> tokens expected in the replica's prefix cache.
     """
@@ -144,6 +145,7 @@ class ReplicaSnapshot(NamedTuple):
     free_kv_blocks: int
     final_kv_blocks: int
     block_tokens: int
+    late_work_s: float = 0.0
     prefix_tokens: Mapping[str, int] = NO_PREFIXES
 
     @property
@@ -184,6 +186,7 @@ def snapshot_of(
     speed = report.speed
     due_work_s = [0.0] * (len(HORIZONS_S) + 1)  # the last: beyond every horizon, or no due time
     num_running = num_waiting = running_tokens = waiting_tokens = kv_blocks = 0
+    late_work_s = 0.0
     for each in requests:
         request, generated = each.request, each.generated_tokens
         if each.running:
@@ -195,6 +198,8 @@ def snapshot_of(
         kv_blocks += final_kv_blocks(request, report.block_tokens, generated=generated)
         for demand in demands(request, speed, age_s=each.age_s, generated=generated):
             due_work_s[_horizon(demand.due_s)] += demand.work_s
+            if math.isinf(demand.due_s) and request.slo.kind is not SloKind.BEST_EFFORT:
+                late_work_s += demand.work_s
     cumulative, total_s = [], 0.0
     for work_s in due_work_s:
         total_s += work_s
@@ -213,6 +218,7 @@ def snapshot_of(
         free_kv_blocks=report.free_kv_blocks,
         final_kv_blocks=kv_blocks,
         block_tokens=report.block_tokens,
+        late_work_s=late_work_s,
         prefix_tokens=prefix_tokens,
     )
 

@@ -27,6 +27,7 @@ def report_json(**changes: Any) -> dict[str, Any]:
         "waiting_tokens": 0,
         "work_s": 0.0,
         "due_work_s": [0.0] * len(HORIZONS_S),
+        "late_work_s": 0.0,
         "kv_blocks": 1000,
         "free_kv_blocks": 1000,
         "final_kv_blocks": 0,

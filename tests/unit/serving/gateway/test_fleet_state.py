@@ -16,7 +16,7 @@ from serving.gateway.token_estimates import Usage
 from serving.router.table import RouterSpec
 from tests.unit.serving.gateway.gateway_examples import EARLY, Recording, chat, due, report
 
-A, B = "http://a:1", "http://b:1"
+A, B, C = "http://a:1", "http://b:1", "http://c:1"
 
 
 def body(*arguments: str, **members: Any) -> Body:
@@ -172,7 +172,6 @@ def test_slos_serve_tries_in_turn_and_serves_what_all_decline_as_best_effort() -
 @pytest.mark.parametrize(
     ("urls", "named"),
     [
-        ([], "at least one"),
         (["localhost:8000"], "localhost:8000"),
         (["ftp://a"], "ftp://a"),
         (["http://a:99999"], "http://a:99999"),
@@ -187,6 +186,18 @@ def test_the_error_of_an_invalid_address_names_it(urls: list[str], named: str) -
         Fleet(urls, EARLY)
     assert named in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+def test_replicas_that_stay_keep_their_state() -> None:
+    fleet = Fleet([A, B], EARLY)
+    a, _ = fleet.replicas
+    a.heard(1.0)
+    fleet.set_replicas([C, A])
+    assert [each.url for each in fleet.replicas] == [C, A]
+    assert fleet.find(A) is a
+    assert fleet.find(B) is None
+    fleet.set_replicas([])
+    assert fleet.choose(body(), spent_s=0.0, now_s=1.0) is Nobody.NONE_LEFT
 
 
 def test_an_address_may_have_the_path_of_the_api() -> None:

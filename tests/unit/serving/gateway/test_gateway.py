@@ -291,6 +291,22 @@ async def test_polls_notice_a_death_and_a_restart() -> None:
         assert (await ask(client))[1]["url"] == both[0].url
 
 
+async def test_replicas_come_and_go_and_their_streams_end_as_usual() -> None:
+    async with replicas(2) as both, gateway_to([both[0].url]) as (gateway, client):
+        both[0].gate.clear()
+        stream = await client.post(CHAT, json=chat(stream=True))
+        await gateway.set_replicas([both[1].url])
+        assert (await ask(client))[1]["url"] == both[1].url
+        both[0].gate.set()
+        assert (await events_of(stream))[-1] == "data: [DONE]"
+        async with client.get("/metrics") as answer:
+            page = await answer.text()
+        assert f'open_requests{{replica="{both[1].url}"}} 0.0' in page
+        assert f'open_requests{{replica="{both[0].url}"}}' not in page
+        await gateway.set_replicas([])
+        assert (await ask(client))[0] == 503
+
+
 async def test_a_malformed_report_makes_a_replica_suspect_and_is_named() -> None:
     async with replicas(1, speed=[0, 0, 0]) as [replica], gateway_to([replica.url]) as (_, client):
         async with client.get("/orchestrate/replicas") as answer:

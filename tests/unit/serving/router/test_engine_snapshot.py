@@ -57,7 +57,8 @@ def test_an_engine_and_a_router_that_know_the_same_say_the_same(
     by_router = snapshot_of("a", Report(), opened)
     assert by_engine.due_work_s == pytest.approx(by_router.due_work_s, abs=1e-6)
     assert by_engine.work_s == pytest.approx(by_router.work_s)
-    rounded = {"due_work_s": (), "work_s": 0.0}
+    assert by_engine.late_work_s == pytest.approx(by_router.late_work_s)
+    rounded = {"due_work_s": (), "work_s": 0.0, "late_work_s": 0.0}
     assert by_engine._replace(**rounded) == by_router._replace(**rounded)
 
 
