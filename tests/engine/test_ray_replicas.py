@@ -42,7 +42,7 @@ def command() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 
 async def until_replicas(client: httpx.AsyncClient, process: Any, gone: str = "") -> list[str]:
-    """The addresses of two replicas that answer, once there are two without the one that is gone."""
+    """The addresses of two replicas that answer, of which none is the one that is gone."""
     while process.poll() is None:
         try:
             states = (await client.get("/orchestrate/replicas")).json()["replicas"]
