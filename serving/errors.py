@@ -336,6 +336,10 @@ _DROPPED = "slo_dropped: "
 _REJECTED = "slo_rejected: "
 
 
+BEGUN_STOP_REASON = "begun"
+"""Of a dummy (`Slo.dummy`): its turn has come."""
+
+
 def dropped_stop_reason(reason: str) -> str:
     """The stop reason of a dropped request."""
     return _DROPPED + reason
@@ -350,6 +354,8 @@ def error_of_stop_reason(request_id: str, stop_reason: object) -> ServingError |
     """The named error in a stop reason; None for the stop reason of an ordinary end."""
     if not isinstance(stop_reason, str):
         return None
+    if stop_reason == BEGUN_STOP_REASON:
+        return InvalidSlo("slo_dummy", True, "only a server tells that the turn of a dummy came")
     if stop_reason.startswith(_DROPPED):
         return RequestDropped(request_id, stop_reason.removeprefix(_DROPPED))
     if stop_reason.startswith(_REJECTED):

@@ -90,6 +90,8 @@ class Slo:
         future: predicted work of the program after this stage; None without a prediction.
         weight: factor on the request's goodput.
         user: key for fairness.
+        dummy: it only waits for its turn: when it could begin it ends, before anything is computed
+            (Wu (2025), section 4.3).
     Raises:
         InvalidSlo: a value is out of range, or the kind lacks what it needs.
     """
@@ -108,6 +110,7 @@ class Slo:
     future: FutureWork | None = None
     weight: float = 1.0
     user: str = ""
+    dummy: bool = False
 
     def __post_init__(self) -> None:
         self._check_deadlines()
@@ -199,6 +202,12 @@ def _whole(key: str, value: object) -> int:
     return int(number)
 
 
+def _flag(key: str, value: object) -> bool:
+    if value not in (True, False):  # vLLM's server makes a number of it
+        raise InvalidSlo(key, value, "must be true or false")
+    return bool(value)
+
+
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise InvalidSlo(key, value, "must be a string")
@@ -252,4 +261,5 @@ _TAGS: dict[str, tuple[str, Callable[[str, object], object]]] = {
     "slo_future": ("future", _future),
     "slo_weight": ("weight", _number),
     "slo_user": ("user", _text),
+    "slo_dummy": ("dummy", _flag),
 }

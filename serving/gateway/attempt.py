@@ -23,6 +23,7 @@ from serving.gateway.http_parts import payload, request_headers, response_header
 from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.polling import CLIENT_ERRORS
 from serving.gateway.promises import demoted, remaining
+from serving.gateway.replica_state import ReplicaState
 from serving.gateway.retries import Outcome, may_retry, outcome_of_status
 from serving.gateway.token_estimates import USAGE_BYTES, TokenEstimates, usage_at_end
 
@@ -64,6 +65,24 @@ class Upstream:
         finally:
             self._limits.discard(limit)
 
+    async def post(
+        self, replica: ReplicaState, request: web.BaseRequest, content: bytes
+    ) -> aiohttp.ClientResponse:
+        """Send a request to a replica; returns when the answer's headers have arrived.
+
+        Raises:
+            CutOff: no connection, or it broke.
+        """
+        try:
+            return await self.session.post(
+                URL(replica.url + request.raw_path, encoded=True),
+                data=payload(content),
+                headers=request_headers(request.headers, content),
+                allow_redirects=False,
+            )
+        except CLIENT_ERRORS as error:
+            raise _cut_off(error) from error
+
     def stop(self) -> None:
         """Cut off all attempts, also those that begin later."""
         self._is_stopped = True
@@ -82,7 +101,7 @@ class CutOff(Exception):
 
 
 class Attempt:
-    """Sends a request to the chosen replica, and passes the answer on.
+    """Sends a request to a replica, and passes the answer on.
 
     Args:
         request: as the client sent it.
@@ -95,8 +114,10 @@ class Attempt:
         request: web.BaseRequest,
         body: Body,
         choice: Choice,
+        replica: ReplicaState,
         arrived_s: float,
     ) -> None:
+        self._replica = replica
         self._upstream = upstream
         self._request = request
         self._body = body
@@ -106,15 +127,13 @@ class Attempt:
 
     async def run(self) -> web.StreamResponse | Failed:
         """The answer, which the client has; or that it has nothing."""
-        replica, metrics = self._choice.replica, self._upstream.metrics
+        replica, metrics = self._replica, self._upstream.metrics
         number = replica.sent(self._choice.request, self._upstream.now_s())
         try:
             return await self._ask()
         except CutOff as error:
             self._outcome = Outcome.UNREACHABLE
-            replica.failed(str(error))
-            message = f"the replica did not answer: {error}"
-            return Failed(error_response(FAILED_STATUS, message, kind="replica_failed"))
+            return unreachable(replica, error)
         finally:
             replica.ended(number)
             metrics.count_attempt(replica.url, self._outcome)
@@ -124,10 +143,10 @@ class Attempt:
             answer = await self._send()
         try:
             async with self._upstream.until_stopped():
-                first = await _next_part(answer)
+                first = await next_part(answer)
             self._outcome = outcome_of_status(answer.status)
             if may_retry(self._outcome):
-                return Failed(await _kept(answer, first))
+                return Failed(await kept(answer, first))
             self._outcome = Outcome.DISCONNECTED
             return await self._pass_on(answer, first)
         finally:
@@ -136,16 +155,7 @@ class Attempt:
     async def _send(self) -> aiohttp.ClientResponse:
         spent_s = self._upstream.now_s() - self._arrived_s
         self._upstream.metrics.count_seconds(spent_s)
-        content = self._content(spent_s)
-        try:
-            return await self._upstream.session.post(
-                URL(self._choice.replica.url + self._request.raw_path, encoded=True),
-                data=payload(content),
-                headers=request_headers(self._request.headers, content),
-                allow_redirects=False,
-            )
-        except CLIENT_ERRORS as error:
-            raise _cut_off(error) from error
+        return await self._upstream.post(self._replica, self._request, self._content(spent_s))
 
     def _content(self, spent_s: float) -> bytes:
         tags, slo = self._body.tags, self._body.slo
@@ -157,7 +167,7 @@ class Attempt:
 
     async def _pass_on(self, answer: aiohttp.ClientResponse, first: bytes) -> web.StreamResponse:
         if answer.status < 300:
-            self._choice.replica.prefixes.add(self._choice.blocks)
+            self._replica.prefixes.add(self._choice.blocks)
         response = web.StreamResponse(
             status=answer.status, reason=answer.reason, headers=response_headers(answer.headers)
         )
@@ -168,7 +178,7 @@ class Attempt:
                 await self._relay(answer, first, response, events)
         except CutOff as error:
             self._outcome = Outcome.CUT_OFF
-            self._choice.replica.failed(str(error))
+            self._replica.failed(str(error))
             await self._end_early(response, events, str(error))
             return response
         await response.write_eof()
@@ -188,7 +198,7 @@ class Attempt:
             passed = part if events is None else events.feed(part)
             if passed:
                 await response.write(passed)
-            part = await _next_part(answer)
+            part = await next_part(answer)
         if events is not None and (rest := events.rest()):
             await response.write(rest)
         usage = usage_at_end(tail)
@@ -218,7 +228,14 @@ def error_response(
     return web.Response(status=status, body=body, content_type="application/json")
 
 
-async def _next_part(answer: aiohttp.ClientResponse) -> bytes:
+def unreachable(replica: ReplicaState, error: CutOff) -> Failed:
+    """Note that a replica did not answer."""
+    replica.failed(str(error))
+    message = f"the replica did not answer: {error}"
+    return Failed(error_response(FAILED_STATUS, message, kind="replica_failed"))
+
+
+async def next_part(answer: aiohttp.ClientResponse) -> bytes:
     """The next bytes of an answer; b"" at its end."""
     try:
         return await answer.content.readany()
@@ -226,10 +243,10 @@ async def _next_part(answer: aiohttp.ClientResponse) -> bytes:
         raise _cut_off(error) from error
 
 
-async def _kept(answer: aiohttp.ClientResponse, first: bytes) -> web.Response:
+async def kept(answer: aiohttp.ClientResponse, first: bytes) -> web.Response:
     """The answer of a replica that cannot serve, to be passed on if no other one can."""
     content = first
-    while len(content) < MAX_KEPT_ERROR_BYTES and (part := await _next_part(answer)):
+    while len(content) < MAX_KEPT_ERROR_BYTES and (part := await next_part(answer)):
         content += part
     headers = response_headers(answer.headers)
     headers.popall("Content-Length", None)

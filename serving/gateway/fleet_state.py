@@ -13,7 +13,7 @@ from serving.gateway.prefixes import blocks_of
 from serving.gateway.promises import remaining
 from serving.gateway.replica_state import ReplicaState
 from serving.gateway.token_estimates import TokenEstimates
-from serving.router.choose import Router
+from serving.router.choose import Route, Router
 from serving.router.snapshot import ReplicaSnapshot, RoutedRequest
 from serving.slo import from_tags
 
@@ -29,12 +29,13 @@ class Choice(NamedTuple):
     """Where a request goes.
 
     Attributes:
+        replicas: with several, it goes to the one at which its turn comes first.
         request: the request as the router saw it.
         is_demoted: it is served as best effort, as no replica can meet its SLO.
         blocks: keys of its prompt's blocks.
     """
 
-    replica: ReplicaState
+    replicas: tuple[ReplicaState, ...]
     request: RoutedRequest
     is_demoted: bool
     blocks: tuple[int, ...]
@@ -99,8 +100,22 @@ class Fleet:
         snapshots = [self._snapshot(each, body, request, blocks, now_s) for each in candidates]
         route = self._router(request, snapshots)
         self._num_routed += 1
-        replica = self._by_url[route.replicas[0]]
-        return Choice(replica, request, route.best_effort, blocks)
+        replicas = tuple(self._by_url[each] for each in route.replicas)
+        if not self._waits_for_turn(replicas, body, route, now_s):
+            replicas = replicas[:1]
+        return Choice(replicas, request, route.best_effort, blocks)
+
+    def _waits_for_turn(
+        self, replicas: Sequence[ReplicaState], body: Body, route: Route, now_s: float
+    ) -> bool:
+        """Whether a request's turn at the first replica may come later than at another one.
+
+        Where nothing waits, it comes at once. A turn is told only by a server of ours, and only of
+        a request with tags.
+        """
+        if not body.tags or route.best_effort or not all(each.makes_reports for each in replicas):
+            return False
+        return replicas[0].snapshot(now_s).num_waiting > 0
 
     def _candidates(
         self, model: str, now_s: float, tried: Collection[ReplicaState]

@@ -12,10 +12,11 @@ from serving.engine.server.slo_middleware import TAGGED_PATHS
 from serving.gateway.attempt import Attempt, Failed, Upstream, error_response
 from serving.gateway.body import Body, parse_body
 from serving.gateway.error_answers import NO_REPLICA_STATUS, unknown_model
-from serving.gateway.fleet_state import Fleet, Nobody
+from serving.gateway.fleet_state import Choice, Fleet, Nobody
 from serving.gateway.http_parts import socket_with_probes
 from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.replica_state import ReplicaState
+from serving.gateway.turns import Turn, first_turn
 
 CONNECT_S = 1.0
 """Limit on connecting: as long as a silent replica is trusted."""
@@ -87,11 +88,21 @@ class Forwarder:
                 return failed.answer if failed is not None else _nobody(choice, body.model)
             if tried:
                 metrics.count_retry()
-            result = await Attempt(self._upstream, request, body, choice, arrived_s).run()
+            result = await self._ask(request, body, choice, arrived_s)
             if not isinstance(result, Failed):
                 return result
             failed = result
-            tried.append(choice.replica)
+            tried.extend(choice.replicas)
+
+    async def _ask(
+        self, request: web.BaseRequest, body: Body, choice: Choice, arrived_s: float
+    ) -> web.StreamResponse | Failed:
+        replica: Turn = choice.replicas[0]
+        if len(choice.replicas) > 1:
+            replica = await first_turn(self._upstream, request, body, choice, arrived_s)
+        if not isinstance(replica, ReplicaState):
+            return replica
+        return await Attempt(self._upstream, request, body, choice, replica, arrived_s).run()
 
 
 def _nobody(reason: Nobody, model: str) -> web.Response:

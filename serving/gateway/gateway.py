@@ -54,7 +54,8 @@ class GatewaySettings:
 
     Attributes:
         urls: the replicas' addresses at the start (`Gateway.set_replicas`).
-        router: chooses between them. A gateway binds at once: it takes the first of several.
+        router: chooses between them; of several it chooses, a request goes to the one at which
+            its turn comes first (`turns`).
         keys: those that clients may send, without any none is needed. They are passed on.
         api_key: sent to the replicas with what the gateway itself asks.
         drain_s: seconds that open requests have after a signal.
@@ -78,15 +79,12 @@ class GatewaySettings:
 
 
 def gateway_router(name: str, params: dict[str, bool | int | float | str]) -> RouterSpec:
-    """A router with its parameters; programs stay on their replica unless they say otherwise.
+    """A router with its parameters, by default with early binding and programs that stay.
 
     Raises:
         InvalidEngineConfig: an unknown router, or a parameter or value that it does not take.
     """
     own = {"late": False, "stay": True} if name == "power_of_k" else {}
-    if params.get("late") is True:
-        reason = "late binding needs schedulers that tell when a request begins; a gateway has none"
-        raise InvalidEngineConfig("router", f"{name}(late=True)", reason)
     return RouterSpec(name, own | params)
 
 

@@ -36,6 +36,12 @@ class GatewayMetrics:
             "Attempts after another replica had failed to answer the request",
             registry=self._registry,
         )
+        self._dummies = Counter(
+            "orchestrate_gateway_dummies",
+            "Dummies that waited for a request's turn: begun, withdrawn, or ended without a turn",
+            ["replica", "outcome"],
+            registry=self._registry,
+        )
         self._seconds = Histogram(
             "orchestrate_gateway_seconds",
             "Seconds from a request's arrival to its last attempt: what was taken off its promises",
@@ -64,6 +70,10 @@ class GatewayMetrics:
     def count_retry(self) -> None:
         """Count an attempt that is not the first."""
         self._retries.inc()
+
+    def count_dummy(self, replica: str, outcome: str) -> None:
+        """Count the end of a dummy."""
+        self._dummies.labels(replica, outcome).inc()
 
     def count_seconds(self, spent_s: float) -> None:
         """Count the seconds that a request has spent in the gateway."""

@@ -67,7 +67,6 @@ def replica() -> Iterator[str]:
         ([REPLICA, "--router-param", "k=-1"], "k must be at least 0"),
         ([REPLICA, "--router-param", "k"], "KEY=VALUE"),
         ([REPLICA, "--router-param", "k=[1]"], "a value is a number"),
-        ([REPLICA, "--router-param", "late=true"], "late"),
         ([REPLICA, "--router", "slos_serve", "--router-param", "k=1"], "known: limit, share"),
         ([REPLICA, "--host", "0.0.0.0"], "--insecure"),
         ([REPLICA, "--host", "192.0.2.1"], "cannot listen there"),

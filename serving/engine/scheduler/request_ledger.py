@@ -99,7 +99,8 @@ class RequestLedger:
             self._columns = _with_doubled_rows(self._columns)
         columns, request_id = self._columns, request.request_id
         write_slo(columns, row, request_id, now_s, slo)
-        program = program_name(request_id, slo)
+        # A dummy is none of its program's calls: the request that it stands for will be.
+        program = request_id if slo.dummy else program_name(request_id, slo)
         is_new = not self._programs.knows(program, now_s)
         is_alone = not self._programs.is_open(program)
         number = self._programs.open(program, now_s)
@@ -119,7 +120,7 @@ class RequestLedger:
         self._row[request_id] = row
         self._read([row], RequestState.WAITING)
         # A program's first call may be of a later stage: tools may precede it.
-        if is_new and error is None:
+        if is_new and error is None and not slo.dummy:
             self._arrivals.add(columns, row)
         return error
 

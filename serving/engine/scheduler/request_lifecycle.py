@@ -30,6 +30,8 @@ class RequestLifecycle:
         planner: its tuned policy counts the tokens that are in time.
         block_tokens: tokens of a KV block.
         ledger, tracker: new ones by default.
+    Attributes:
+        dummies: ids of the requests that only wait for their turn (`Slo.dummy`).
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class RequestLifecycle:
         self.tracker = tracker or StepTracker()
         self._planner = planner
         self._block_tokens = block_tokens
+        self.dummies: set[str] = set()
         self._rejected: dict[str, InvalidSlo] = {}
         self._ending = ""  # the request that the scheduler itself ends now
 
@@ -65,6 +68,8 @@ class RequestLifecycle:
             cached_tokens: prompt tokens that the prefix cache holds.
         """
         error = self.ledger.add(request, cached_tokens=cached_tokens)
+        if self.ledger.slo(request.request_id).dummy:
+            self.dummies.add(request.request_id)
         if error is not None:
             self._rejected[request.request_id] = error
         elif self._planner.tuned is not None:
@@ -127,6 +132,7 @@ class RequestLifecycle:
         request_id, output_tokens = request.request_id, request.num_output_tokens
         now_s = self.clock()
         self._rejected.pop(request_id, None)
+        self.dummies.discard(request_id)
         if self._planner.tuned is not None:
             self._planner.tuned.end(request_id, output_tokens, now_s, whole=is_complete)
         due_s = self.ledger.last_due_s(request_id, output_tokens)

@@ -33,7 +33,7 @@ from serving.engine.scheduler.status_sender import StatusSender, status_of
 from serving.engine.scheduler.step_output import composition_of, num_accepted_drafts
 from serving.engine.scheduler.step_timer import OverlappingStepTimer, StepTimer
 from serving.engine.setup.parent_process import end_with_parent
-from serving.errors import dropped_stop_reason, rejected_stop_reason
+from serving.errors import BEGUN_STOP_REASON, dropped_stop_reason, rejected_stop_reason
 from serving.policies.table import PolicySpec
 from serving.step_cost import Composition
 from serving.view import Plan, StepView
@@ -213,6 +213,8 @@ class SloSchedulerMixin(_VllmScheduler):
         """Carry out a plan: drops, evictions, pauses, order, token budgets."""
         for request_id, reason in plan.drop:
             self._end(request_id, dropped_stop_reason(reason))
+        for request_id in self.lifecycle.dummies & plan.run:
+            self._end(request_id, BEGUN_STOP_REASON)
         ranked = plan.run.union(request.request_id for request in self.running)
         best_first = islice(filter(ranked.__contains__, plan.order), len(ranked))
         rank = {request_id: place for place, request_id in enumerate(best_first)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from serving.engine.server.access import key_of_request
 from serving.engine.server.promises import PromiseCounters
 from serving.engine.server.slo_middleware import (
+    BEGUN_STATUS,
     DROPPED_STATUS,
     Refusal,
     record_admission,
@@ -19,6 +20,7 @@ from serving.engine.server.slo_middleware import (
 )
 from serving.engine.structured_output.check import StructuredOutputCheck
 from serving.errors import (
+    BEGUN_STOP_REASON,
     InvalidRequest,
     InvalidSlo,
     RequestDropped,
@@ -64,7 +66,8 @@ class EngineWrapper:
 
         slo = await self._admit(sampling_params)
         is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
-        with self._promises.follow(slo) as promise:
+        # A dummy promises nothing: the request that it stands for does.
+        with self._promises.follow(BEST_EFFORT if slo.dummy else slo) as promise:
             async with aclosing(
                 self._generate(prompt, sampling_params, *args, **kwargs)
             ) as outputs:
@@ -107,8 +110,10 @@ class EngineWrapper:
             raise _refusal(400, error.args[1], "structured_outputs") from error
         except RequestFailed as error:
             raise _failure(error.args[1], HTTPStatus.SERVICE_UNAVAILABLE) from error
-        record_admission()
-        return _slo_of(params)
+        slo = _slo_of(params)
+        if not slo.dummy:  # its answer is a status, which must not have been sent before
+            record_admission()
+        return slo
 
 
 def set_key_tags(params: SamplingParams) -> None:
@@ -150,6 +155,8 @@ def _end_of_abort(stop_reason: object) -> str:
 def _raise_named(stop_reason: object) -> None:
     from vllm.exceptions import VLLMValidationError
 
+    if stop_reason == BEGUN_STOP_REASON:
+        raise _refusal(BEGUN_STATUS, "its turn has come", "slo_dummy")
     error = error_of_stop_reason("", stop_reason)
     if isinstance(error, RequestDropped):
         record_drop(str(stop_reason))

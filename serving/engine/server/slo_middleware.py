@@ -25,8 +25,14 @@ TAGGED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/respon
 DROPPED_STATUS = 504
 """HTTP status of a dropped request; vLLM's server uses it for nothing else."""
 
+BEGUN_STATUS = 202
+"""HTTP status of a dummy when its turn has come; nothing else of these paths is accepted so."""
+
 _MAY_HAVE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\x00")
 """JSON with a lone surrogate as an escape, as bytes, or in UTF-16 or UTF-32 (they contain NULs)."""
+
+_KINDS = {400: "BadRequestError", BEGUN_STATUS: "begun"}
+"""The type of the answer to a request that is refused inside vLLM."""
 
 _fate: ContextVar[_Fate] = ContextVar("fate")
 
@@ -225,7 +231,7 @@ class _Response:
         refusal = self._fate.refusal
         if refusal is not None and not self._has_started:
             status, reason, param = refusal
-            kind = "BadRequestError" if status == 400 else "PermissionDeniedError"
+            kind = _KINDS.get(status, "PermissionDeniedError")
             await send_error(self._pass_on, status, reason, kind=kind, param=param)
             self._held.clear()
         return refusal is not None and not self._is_open

@@ -26,6 +26,7 @@ class FakeReplica:
         report: what it reports; None: it has no snapshot.
         gate: a stream pauses after its first token, and another answer before it begins, until
             this is set.
+        turn: a dummy waits until this is set.
         num_open: requests that it is answering.
     """
 
@@ -35,6 +36,7 @@ class FakeReplica:
         self.report: dict[str, Any] | None = report_json(**report)
         self.gate = asyncio.Event()
         self.gate.set()
+        self.turn = asyncio.Event()
         self.num_open = 0
         self.paths: list[str] = []
         self.key = ""
@@ -90,6 +92,9 @@ class FakeReplica:
         self.paths.append(request.raw_path)
         if self.status != 200:
             return web.json_response({"error": {"code": self.status}}, status=self.status)
+        if (body.get("vllm_xargs") or {}).get("slo_dummy"):
+            await self.turn.wait()
+            return web.json_response({}, status=202)
         if not body.get("stream"):
             await self.gate.wait()
             usage = {"prompt_tokens": 100, "completion_tokens": TOKENS}

@@ -40,7 +40,7 @@ def chosen(fleet: Fleet, request: Body, **arguments: Any) -> Choice:
 
 def send(fleet: Fleet, request: Body, now_s: float = 0.0) -> Choice:
     choice = chosen(fleet, request, now_s=now_s)
-    choice.replica.sent(choice.request, now_s)
+    choice.replicas[0].sent(choice.request, now_s)
     return choice
 
 
@@ -49,7 +49,7 @@ def test_eight_requests_at_once_are_spread_over_two_replicas(slower: float) -> N
     speed = [0.001 * slower, 0.002 * slower, 0.004 * slower]
     fleet = fleet_of(b={"speed": speed})
     requests = [body(max_tokens=50, vllm_xargs=due(30.0)) for _ in range(8)]
-    assert Counter(send(fleet, each).replica.url for each in requests) == {A: 4, B: 4}
+    assert Counter(send(fleet, each).replicas[0].url for each in requests) == {A: 4, B: 4}
 
 
 def test_replicas_without_reports_get_the_same_number_of_requests() -> None:
@@ -59,10 +59,10 @@ def test_replicas_without_reports_get_the_same_number_of_requests() -> None:
         replica.models = ("m",)
         replica.heard(0.0)
     sent = [send(fleet, body()) for _ in range(6)]
-    assert Counter(each.replica.url for each in sent) == {A: 3, B: 3}
-    for each in [each for each in sent if each.replica.url == A]:
-        each.replica.ended(next(iter(each.replica._sent)))
-    assert [send(fleet, body()).replica.url for _ in range(3)] == [A, A, A]
+    assert Counter(each.replicas[0].url for each in sent) == {A: 3, B: 3}
+    for each in [each for each in sent if each.replicas[0].url == A]:
+        each.replicas[0].ended(next(iter(each.replicas[0]._sent)))
+    assert [send(fleet, body()).replicas[0].url for _ in range(3)] == [A, A, A]
 
 
 def test_a_request_that_the_report_may_not_contain_is_added_to_it() -> None:
@@ -83,11 +83,11 @@ def test_a_silent_or_failing_replica_is_asked_only_if_no_other_is_there() -> Non
     a, b = fleet.replicas
     now_s = SUSPECT_S + 0.1
     b.heard(now_s)
-    assert {chosen(fleet, body(), now_s=now_s).replica for _ in range(5)} == {b}
+    assert {chosen(fleet, body(), now_s=now_s).replicas[0] for _ in range(5)} == {b}
     a.heard(now_s)
     a.failed("connection refused")
-    assert chosen(fleet, body(), now_s=now_s).replica is b
-    assert chosen(fleet, body(), now_s=now_s, tried=[b]).replica is a
+    assert chosen(fleet, body(), now_s=now_s).replicas[0] is b
+    assert chosen(fleet, body(), now_s=now_s, tried=[b]).replicas[0] is a
     assert fleet.choose(body(), spent_s=0.0, now_s=now_s, tried=[a, b]) is Nobody.NONE_LEFT
 
 
@@ -95,30 +95,30 @@ def test_a_draining_replica_gets_no_requests_until_it_starts_anew() -> None:
     fleet = fleet_of()
     a, b = fleet.replicas
     a.drain(True)
-    assert {chosen(fleet, body()).replica for _ in range(5)} == {b}
+    assert {chosen(fleet, body()).replicas[0] for _ in range(5)} == {b}
     assert fleet.choose(body(), spent_s=0.0, now_s=0.0, tried=[b]) is Nobody.NONE_LEFT
     a.reported(report(boot_id="1"), asked_s=1.0, heard_s=1.0)
     assert a.is_draining
     a.reported(report(boot_id="2"), asked_s=1.0, heard_s=1.0)
     assert not a.is_draining
     b.reported(report(draining=True), asked_s=1.0, heard_s=1.0)
-    assert chosen(fleet, body(), now_s=1.0).replica is a
+    assert chosen(fleet, body(), now_s=1.0).replicas[0] is a
 
 
 def test_a_request_goes_to_a_replica_of_its_model() -> None:
     fleet = fleet_of(a={"models": ["small"]}, b={"models": ["large", "larger"]})
-    assert {chosen(fleet, body(model="large")).replica.url for _ in range(5)} == {B}
-    assert {chosen(fleet, body(model="small")).replica.url for _ in range(5)} == {A}
+    assert {chosen(fleet, body(model="large")).replicas[0].url for _ in range(5)} == {B}
+    assert {chosen(fleet, body(model="small")).replicas[0].url for _ in range(5)} == {A}
     assert fleet.choose(body(model="huge"), spent_s=0.0, now_s=0.0) is Nobody.UNKNOWN_MODEL
     assert fleet.models() == ("small", "large", "larger")
-    assert chosen(fleet, body(model="")).replica in fleet.replicas
+    assert chosen(fleet, body(model="")).replicas[0] in fleet.replicas
 
 
 def test_a_model_that_nobody_lists_may_be_that_of_a_replica_which_never_answered() -> None:
     fleet = Fleet([A, B], EARLY)
     fleet.replicas[0].reported(report(), asked_s=0.0, heard_s=0.0)
-    assert chosen(fleet, body(model="other")).replica.url == B
-    assert chosen(fleet, body()).replica.url == A
+    assert chosen(fleet, body(model="other")).replicas[0].url == B
+    assert chosen(fleet, body()).replicas[0].url == A
 
 
 def test_the_router_is_told_the_time_that_is_left() -> None:
@@ -150,10 +150,10 @@ def test_a_program_stays_where_its_prefix_is_cached_unless_the_slack_is_gone() -
     second = body("x" * 4000 + "y" * 400, max_tokens=9, vllm_xargs=due(4.0, slo_program="p"))
     other = body("x" * 4000, max_tokens=9, vllm_xargs=due(4.0, slo_program="q"))
     b.reported(report(work_s=2.5, due_work_s=[2.5] * 10), asked_s=0.0, heard_s=0.0)
-    assert chosen(fleet, second).replica is b
-    assert chosen(fleet, other).replica is a
+    assert chosen(fleet, second).replicas[0] is b
+    assert chosen(fleet, other).replicas[0] is a
     b.reported(report(work_s=5.0, due_work_s=[5.0] * 10), asked_s=0.0, heard_s=0.0)
-    assert chosen(fleet, second).replica is a
+    assert chosen(fleet, second).replicas[0] is a
     b.reported(report(boot_id="2"), asked_s=0.0, heard_s=0.0)
     assert not b.prefixes.shared_characters(chosen(fleet, second).blocks)
 
@@ -164,7 +164,7 @@ def test_slos_serve_tries_in_turn_and_serves_what_all_decline_as_best_effort() -
     fleet = fleet_of(route, a=busy)
     wanted = body(max_tokens=9, vllm_xargs=due(4.0))
     choices = [chosen(fleet, wanted) for _ in range(2)]
-    assert [(each.replica.url, each.is_demoted) for each in choices] == [(B, False)] * 2
+    assert [(each.replicas[0].url, each.is_demoted) for each in choices] == [(B, False)] * 2
     full = [chosen(fleet_of(route, a=busy, b=busy), wanted)]
     assert [each.is_demoted for each in full] == [True]
 

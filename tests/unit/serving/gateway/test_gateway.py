@@ -17,7 +17,7 @@ from serving.errors import InvalidEngineConfig
 from serving.gateway.gateway import Gateway, GatewaySettings, gateway_router, is_forwarded
 from serving.gateway.replica_state import SUSPECT_S
 from tests.unit.serving.gateway.fake_replica import TOKENS, FakeReplica, gateway_to, replicas
-from tests.unit.serving.gateway.gateway_examples import chat, due
+from tests.unit.serving.gateway.gateway_examples import chat, due, report_json
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
@@ -307,6 +307,58 @@ async def test_replicas_come_and_go_and_their_streams_end_as_usual() -> None:
         assert (await ask(client))[0] == 503
 
 
+LATE = gateway_router("power_of_k", {"k": 0, "late": True})
+
+
+async def test_late_binding_goes_where_the_turn_comes_first_and_withdraws_the_other_dummies() -> (
+    None
+):
+    async with (
+        replicas(3, num_waiting=1) as all_three,
+        gateway_to([each.url for each in all_three], router=LATE) as (_, client),
+    ):
+        _, dead, quick = all_three
+        dead.status = 503
+        asked = asyncio.create_task(ask(client, vllm_xargs=due(9.0)))
+        await until(lambda: all(each.asked for each in all_three))
+        await asyncio.sleep(0.05)
+        quick.turn.set()
+        status, answer = await asked
+        assert (status, answer["url"]) == (200, quick.url)
+        await until(lambda: not any(each.num_open for each in all_three))
+        first, last = (each[1]["vllm_xargs"] for each in quick.asked)
+        assert first.pop("slo_dummy") is True
+        assert last["slo_deadline_s"] < first["slo_deadline_s"] - 0.05
+        assert "slo_dummy" not in last
+        async with client.get("/metrics") as page:
+            text = await page.text()
+        assert f'dummies_total{{outcome="begun",replica="{quick.url}"}} 1.0' in text
+
+
+async def test_without_a_queue_or_tags_no_dummy_is_sent() -> None:
+    async with (
+        replicas(2) as both,
+        gateway_to([each.url for each in both], router=LATE) as (_, client),
+    ):
+        await ask(client, vllm_xargs=due(9.0))
+        for each in both:
+            each.report = report_json(num_waiting=3)
+        await asyncio.sleep(0.3)
+        await ask(client)
+        assert sum(len(each.asked) for each in both) == 2
+
+
+async def test_a_request_that_every_replica_drops_or_cannot_serve_ends_with_their_answer() -> None:
+    async with (
+        replicas(2, num_waiting=1) as both,
+        gateway_to([each.url for each in both], router=LATE) as (_, client),
+    ):
+        both[0].status, both[1].status = 503, 504
+        assert (await ask(client, vllm_xargs=due(9.0)))[0] == 504
+        both[1].status = 503
+        assert (await ask(client, vllm_xargs=due(9.0)))[0] == 503
+
+
 async def test_a_malformed_report_makes_a_replica_suspect_and_is_named() -> None:
     async with replicas(1, speed=[0, 0, 0]) as [replica], gateway_to([replica.url]) as (_, client):
         async with client.get("/orchestrate/replicas") as answer:
@@ -413,9 +465,7 @@ def test_only_paths_of_the_api_are_forwarded(path: str, expected: bool) -> None:
     assert is_forwarded(path) is expected
 
 
-async def test_a_slow_router_parameter_and_a_taken_port_are_refused() -> None:
-    with pytest.raises(InvalidEngineConfig, match="late"):
-        gateway_router("power_of_k", {"late": True})
+async def test_a_taken_port_is_refused() -> None:
     async with replicas(1) as [replica]:
         port = int(replica.url.rpartition(":")[2])
         gateway = Gateway(GatewaySettings([replica.url], port=port))
