@@ -121,6 +121,17 @@ async def post(url: str, path: str, **body: Any) -> httpx.Response:
         return await client.post(f"{url}{path}", json={"model": "random", **body})
 
 
+async def counters(url: str) -> dict[str, float]:
+    """The values of /metrics by name and labels; vLLM's without labels."""
+    async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
+        page = (await client.get(f"{url}/metrics")).text
+    lines = [line.rpartition(" ") for line in page.splitlines() if line and line[0] != "#"]
+    return {
+        key.partition("{")[0] if key.startswith("vllm") else key: float(value)
+        for key, _, value in lines
+    }
+
+
 async def num_running(url: str) -> int:
     async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
         text = (await client.get(f"{url}/metrics")).text
@@ -370,6 +381,28 @@ async def test_every_client_can_see_a_drop_in_the_response(
     assert "slo_dropped: " in answer.text
     assert answer.status_code == (200 if stream else 504)
     assert answer.headers.get("x-should-retry") == (None if stream else "false")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+async def test_a_dummy_ends_when_its_turn_comes_and_computes_nothing(
+    url: str, path: str, is_stream: bool
+) -> None:
+    prompts = {
+        "/v1/completions": {"prompt": "hi", "max_tokens": 900},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+        "/v1/responses": {"input": "hi", "store": False},
+    }
+    tags = {"slo_kind": "deadline", "slo_deadline_s": 60.0, "slo_dummy": True}
+    before = await counters(url)
+    answer = await post(url, path, **prompts[path], stream=is_stream, vllm_xargs=tags)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["error"]["type"] == "begun"
+    after = await counters(url)
+    for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total"):
+        assert after[name] == before[name]
+    promised = [key for key in after if key.startswith("orchestrate_promises_made_total")]
+    assert all(after[key] == before.get(key) for key in promised)
 
 
 async def test_a_client_that_disconnects_frees_its_slot(engine: RemoteEngine, url: str) -> None:
