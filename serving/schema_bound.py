@@ -140,14 +140,15 @@ class ToolProtocol:
         if isinstance(value, dict) and isinstance(value.get("tool"), str):
             arguments = json.dumps(value.get("arguments") or {})
             return Reply("", (ToolCall(call_id, value["tool"], arguments),))
-        answer = value.get("answer") if isinstance(value, dict) else None
-        if self.answer is not None and isinstance(value, dict) and "answer" in value:
-            return Reply(json.dumps(answer))
-        return Reply(answer if isinstance(answer, str) else text)
+        if not isinstance(value, dict) or "answer" not in value:
+            return Reply(text)
+        is_text = self.answer is None and isinstance(value["answer"], str)
+        return Reply(value["answer"] if is_text else json.dumps(value["answer"]))
 
     def _read_part(self, text: str, call_id: str) -> Reply:
         if match := _TOOL.match(text):
-            return Reply("", (ToolCall(call_id, match[1], text[match.end() :].strip()),))
+            arguments = text[match.end() :].strip() or "{"  # cut off before them: no JSON either
+            return Reply("", (ToolCall(call_id, match[1], arguments),))
         is_partial_json = text.lstrip().startswith("{") and self.answer is None
         return Reply(AnswerText().feed(text) if is_partial_json else text)
 

@@ -13,6 +13,7 @@ from serving.engine.server.promises import PromiseCounters
 from serving.engine.server.slo_middleware import (
     DROPPED_STATUS,
     Refusal,
+    has_tool_schema,
     record_admission,
     record_drop,
     record_refusal,
@@ -104,6 +105,9 @@ class EngineWrapper:
         try:
             await self._structured_output.check(params.structured_outputs)
         except InvalidRequest as error:
+            if has_tool_schema():
+                reason = f"the parameters of the tools, as {error.args[1]}"
+                raise _refusal(400, reason, "tools") from error
             raise _refusal(400, error.args[1], "structured_outputs") from error
         except RequestFailed as error:
             raise _failure(error.args[1], HTTPStatus.SERVICE_UNAVAILABLE) from error
