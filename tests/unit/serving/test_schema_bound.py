@@ -109,6 +109,8 @@ def test_a_reply_that_must_be_an_answer_is_no_call() -> None:
         ('{"tool": "send", "arguments": {"text": "a"}}', "", '{"text": "a"}'),
         ('{"tool": "send", "arguments": {"text": "a', "", '{"text": "a'),
         ('{"tool": "send"}', "", "{}"),
+        ('{"tool": "send", "arguments": ', "", "{"),
+        ('{"tool": "send"', "", "{"),
         ('{"tool": 3}', '{"tool": 3}', None),
         ('{"answer": "a\\qb"}', "a\\qb", None),
         ('{"answer": "a\\\\\\q\\u0041"}', "a\\\\qA", None),
