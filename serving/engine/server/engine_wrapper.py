@@ -106,7 +106,7 @@ class EngineWrapper:
             await self._structured_output.check(params.structured_outputs)
         except InvalidRequest as error:
             if has_tool_schema():
-                reason = f"the parameters of the tools, as {error.args[1]}"
+                reason = f"the schema made of the tools: {error.args[1]}"
                 raise _refusal(400, reason, "tools") from error
             raise _refusal(400, error.args[1], "structured_outputs") from error
         except RequestFailed as error:

@@ -92,7 +92,6 @@ class SchemaBoundParser(ToolParser):  # type: ignore[misc]
         tools = [{"function": _function(tool)} for tool in get_function_tools(request.tools)]
         answer = _answer_schema(request.extract_structured_outputs())
         protocol = _protocol(tools, request.tool_choice, answer, self.bounds)
-        assert protocol is not None, "it has tools that may be called"
         record_tool_schema()
         request.structured_outputs = StructuredOutputsParams(json=protocol.schema())
         if isinstance(request, ResponsesRequest):
@@ -164,10 +163,12 @@ def _told(
 ) -> tuple[list[Any], ChatParams]:
     """The messages as the model is to read them, and the parameters without tools."""
     options = dict(params.chat_template_kwargs)
-    tools = options.pop("tools", None) or ()
-    answer = _answer_schema(structured_outputs_from_response_format(None, params.response_format))
-    protocol = _protocol(tools, params.tool_choice, answer, bounds) if tools else None
-    instructions = None if protocol is None else protocol.instructions()
+    tools = options.pop("tools", None)
+    instructions = None
+    if tools and params.tool_choice != "none":
+        constraint = structured_outputs_from_response_format(None, params.response_format)
+        answer = _answer_schema(constraint)
+        instructions = _protocol(tools, params.tool_choice, answer, bounds).instructions()
     told = tools_as_text(messages, instructions)
     return told, replace(params, chat_template_kwargs=options)
 
@@ -177,11 +178,11 @@ def _protocol(
     choice: Any,
     answer: Mapping[str, Any] | None,
     bounds: Bounds | None,
-) -> ToolProtocol | None:
-    """The protocol for the tools of a request; None if none may be called.
+) -> ToolProtocol:
+    """The protocol for the tools of a request, which may be called.
 
     Args:
-        choice: as a request of vLLM has it.
+        choice: as a request of vLLM has it; not "none".
     """
     for tool in tools:
         _check(**tool["function"])
@@ -195,9 +196,11 @@ def _protocol(
             )
         named = {"function": {"name": getattr(choice, "function", choice).name}}
     try:
-        return protocol_of(tools, named, answer=answer, bounds=bounds)
+        protocol = protocol_of(tools, named, answer=answer, bounds=bounds)
     except InvalidRequest as error:
         raise VLLMValidationError(str(error.args[1]), parameter="tool_choice") from error
+    assert protocol is not None, "it has tools that may be called"
+    return protocol
 
 
 def _check(name: str, parameters: Mapping[str, Any] | None, **_: Any) -> None:
