@@ -22,9 +22,9 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from orchestrator.langgraph.tool_calls import calls_of, reply_of
 from orchestrator.tools.asking import ToolAnswer
-from orchestrator.tools.schema_bound import ToolProtocol, merged, result_turn, tool_call_text
 from serving.errors import InvalidRequest
 from serving.generation import Completion, EngineInfo, Message, Role, Token
+from serving.schema_bound import ToolProtocol, merged, result_turn, tool_call_text
 
 _ROLES: dict[str, Role] = {
     "system": "system",

@@ -39,11 +39,12 @@ from orchestrator.langgraph.event_loops import (
     run_on_loop,
 )
 from orchestrator.langgraph.structured_output import parsed_as
-from orchestrator.langgraph.tool_calls import protocol_of
-from orchestrator.sdk.schemas import AnswerForm, closed_schema
+from orchestrator.sdk.schemas import AnswerForm
 from orchestrator.tools.asking import ToolRequest
 from serving.errors import InvalidRequest
 from serving.generation import GenerationRequest
+from serving.schema_bound import protocol_of
+from serving.schema_transforms import closed_schema
 
 _WHAT = "ChatOrchestrate"
 

@@ -12,11 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 from orchestrator.durability.json_schemas import checked_schema, fault_of
 from serving.errors import InvalidRequest, StructuredOutputInvalid
 from serving.generation import Completion
-
-_SCHEMAS_BY_NAME = frozenset(
-    {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
-)
-_DATA = frozenset({"const", "enum", "default", "examples"})
+from serving.schema_transforms import DATA, SCHEMAS_BY_NAME, closed_schema
 
 _UNENFORCEABLE = frozenset({"uniqueItems", "propertyNames"})
 _FORMATS = frozenset(
@@ -116,10 +112,10 @@ def _enforceable(schema: Any) -> Any:
             continue
         if key == "format" and part not in _FORMATS:
             continue
-        if key in _SCHEMAS_BY_NAME and isinstance(part, dict):
+        if key in SCHEMAS_BY_NAME and isinstance(part, dict):
             kept[key] = {name: _enforceable(each) for name, each in part.items()}
         else:
-            kept[key] = part if key in _DATA else _enforceable(part)
+            kept[key] = part if key in DATA else _enforceable(part)
     return kept
 
 
@@ -137,70 +133,6 @@ def _checked(completion: Completion, schema: Mapping[str, Any]) -> Any:
     if fault is not None:
         raise _invalid(completion, fault)
     return value
-
-
-def closed_schema(schema: Any) -> Any:
-    """The schema with `additionalProperties: false` for every object that does not set it.
-
-    Pydantic's schemas allow unknown properties, and its models ignore them: wasted tokens.
-    """
-    if isinstance(schema, list):
-        return [closed_schema(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: closed_schema(value) for key, value in schema.items()}
-    if schema.get("type") == "object" and "properties" in schema:
-        closed.setdefault("additionalProperties", False)
-    return closed
-
-
-def bounded_schema(schema: Any, *, characters: int, items: int) -> Any:
-    """The schema with limits on the length of texts and lists that have none.
-
-    Texts with a pattern or a format are left as they are: with a limit they might be impossible.
-    """
-    if isinstance(schema, list):
-        return [bounded_schema(part, characters=characters, items=items) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    bounded: dict[str, Any] = {}
-    for key, part in schema.items():
-        if key in _SCHEMAS_BY_NAME and isinstance(part, dict):
-            bounded[key] = {
-                name: bounded_schema(each, characters=characters, items=items)
-                for name, each in part.items()
-            }
-        elif key in _DATA:
-            bounded[key] = part
-        else:
-            bounded[key] = bounded_schema(part, characters=characters, items=items)
-    if schema.get("type") == "string" and not schema.keys() & {"pattern", "format", "enum"}:
-        bounded.setdefault("maxLength", max(characters, schema.get("minLength", 0)))
-    if schema.get("type") == "array":
-        bounded.setdefault("maxItems", max(items, schema.get("minItems", 0)))
-    return bounded
-
-
-def with_references_below(schema: Any, root: str) -> Any:
-    """The schema with its references changed for a place within another schema.
-
-    Args:
-        root: a pointer to that place, such as "#/$defs/place": `#/$defs/City`, a reference within
-            the schema, becomes `#/$defs/place/$defs/City`.
-    """
-    if isinstance(schema, list):
-        return [with_references_below(item, root) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved: dict[str, Any] = {}
-    for key, part in schema.items():
-        if key == "$ref" and isinstance(part, str) and (part == "#" or part.startswith("#/")):
-            moved[key] = root + part[1:]
-        elif key in _SCHEMAS_BY_NAME and isinstance(part, dict):
-            moved[key] = {name: with_references_below(each, root) for name, each in part.items()}
-        else:
-            moved[key] = part if key in _DATA else with_references_below(part, root)
-    return moved
 
 
 def _invalid(completion: Completion, reason: str) -> StructuredOutputInvalid:

@@ -17,7 +17,6 @@ from orchestrator.tools.agent_result import AgentResult, Ended
 from orchestrator.tools.asking import ToolAnswer, ToolRequest, ask_with_tools
 from orchestrator.tools.functions import AgentTool
 from orchestrator.tools.results import default_limit
-from orchestrator.tools.schema_bound import Bounds, ToolProtocol
 from orchestrator.tools.tool_uses import OnToolError, ToolUse, check_call, use_tools
 from serving.engine.clients.chat_turns import with_unique_ids
 from serving.generation import (
@@ -28,11 +27,7 @@ from serving.generation import (
     Usage,
     check_request,
 )
-
-SMALL_MODEL_PARAMETERS = 2_000_000_000
-"""Below it a model that writes JSON is kept within SMALL_BOUNDS."""
-
-SMALL_BOUNDS = Bounds(answer_characters=1_000, text_characters=200, items=10)
+from serving.schema_bound import ToolProtocol, bounds_for
 
 LAST_REQUEST = "You have no more tool calls. Give your final answer now."
 JSON_REQUEST = "Give your final answer as JSON."
@@ -155,13 +150,11 @@ class AgentLoop:
         return [turn.text for turn in turns if turn.role == "assistant" and turn.text]
 
     def _protocol(self, model: ModelInfo) -> ToolProtocol:
-        is_small = model.random_weights or (
-            model.parameters is not None and model.parameters < SMALL_MODEL_PARAMETERS
-        )
+        bounds = bounds_for(random_weights=model.random_weights, parameters=model.parameters)
         return ToolProtocol(
             [tool.spec for tool in self._tools.values()],
             answer=None if self._form is None else self._form.schema,
-            bounds=SMALL_BOUNDS if is_small else None,
+            bounds=bounds,
         )
 
     async def _ask(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.execution.call_text import OnText
-from orchestrator.tools.schema_bound import AnswerText, ToolProtocol
 from serving.errors import ToolsNotSupported
 from serving.generation import Completion, GenerationRequest, ToolCall
+from serving.schema_bound import AnswerText, ToolProtocol
 
 Send = Callable[[GenerationRequest, OnText | None], Awaitable[Completion]]
 """Submits a request; its second argument is called with each piece of the answer's text."""
@@ -63,7 +63,7 @@ async def ask_with_tools(
             return ToolAnswer(completion, completion.text, completion.tool_calls, True)
     shown = None if on_text is None else _AnswerOnly(on_text)
     completion = await send(request.schema_bound, shown)
-    text, calls = request.protocol.read(completion)
+    text, calls = request.protocol.read(completion.text, f"call-{completion.request_id}")
     if shown is not None:
         shown.end(text)
     return ToolAnswer(completion, text, calls, False)
@@ -75,14 +75,12 @@ class _AnswerOnly:
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._answer = AnswerText()
-        self._shown = ""
 
     def __call__(self, piece: str) -> None:
         if text := self._answer.feed(piece):
-            self._shown += text
             self._on_text(text)
 
     def end(self, text: str) -> None:
-        """Pass on what the pieces did not show: of an answer that is no JSON all of it."""
-        if text.startswith(self._shown) and text != self._shown:
-            self._on_text(text.removeprefix(self._shown))
+        """Pass on what the pieces did not show."""
+        if rest := self._answer.rest(text):
+            self._on_text(rest)

@@ -25,7 +25,7 @@ _NAMES = {
     "vllm.config.CacheConfig": """
         block_size enable_prefix_caching num_gpu_blocks prefix_caching_hash_algo""",
     "vllm.config.LoRAConfig": "max_loras",
-    "vllm.config.ModelConfig": "get_vocab_size hf_config max_model_len",
+    "vllm.config.ModelConfig": "get_vocab_size hf_config max_model_len model",
     "vllm.config.scheduler.SchedulerConfig": """
         disable_chunked_mm_input enable_chunked_prefill long_prefill_token_threshold
         max_num_batched_tokens max_num_seqs""",
@@ -37,9 +37,15 @@ _NAMES = {
     "vllm.entrypoints.generate.base.protocol.ExtractedToolCallInformation": """
         content tool_calls tools_called""",
     "vllm.entrypoints.generate.base.protocol.FunctionCall": "arguments name",
+    "vllm.entrypoints.generate.base.protocol.FunctionDefinition": "model_dump",
     "vllm.entrypoints.generate.base.protocol.ToolCall": "function id",
     "vllm.entrypoints.openai.chat_completion.protocol.ChatCompletionRequest": """
-        skip_special_tokens spaces_between_special_tokens tools""",
+        extract_structured_outputs response_format skip_special_tokens
+        spaces_between_special_tokens structured_outputs tool_choice tools""",
+    "vllm.entrypoints.openai.chat_completion.protocol.ChatCompletionNamedToolChoiceParam": """
+        function type""",
+    "vllm.entrypoints.openai.responses.protocol.ResponsesRequest": """
+        extract_structured_outputs structured_outputs text tool_choice tools""",
     "vllm.exceptions.GenerationError": "status_code",
     "vllm.logprobs.Logprob": "decoded_token logprob",
     "vllm.lora.request.LoRARequest": "lora_int_id",
@@ -47,16 +53,20 @@ _NAMES = {
     "vllm.outputs.RequestOutput": """
         finished num_cached_tokens outputs prompt_token_ids request_id""",
     "vllm.parser.engine.adapters.ParserEngineToolAdapter": "skip_reasoning_parsing",
+    "vllm.renderers.hf.HfRenderer": "render_messages_async tokenizer",
+    "vllm.renderers.params.ChatParams": "chat_template_kwargs response_format tool_choice",
     "vllm.sampling_params.RequestOutputKind": "DELTA",
     "vllm.sampling_params.SamplingParams": """
         extra_args logit_bias min_tokens output_kind skip_special_tokens
         spaces_between_special_tokens stop structured_outputs""",
-    "vllm.sampling_params.StructuredOutputsParams": "choice grammar json regex structural_tag",
+    "vllm.sampling_params.StructuredOutputsParams": """
+        choice grammar json json_object regex structural_tag""",
     "vllm.tokenizers.protocol.TokenizerLike": """
         apply_chat_template encode eos_token_id get_vocab""",
     "vllm.tool_parsers.abstract_tool_parser.ToolParser": """
         adjust_request engine_based_streaming extract_tool_calls extract_tool_calls_streaming""",
-    "vllm.tool_parsers.abstract_tool_parser.ToolParserManager": "get_tool_parser list_registered",
+    "vllm.tool_parsers.abstract_tool_parser.ToolParserManager": """
+        get_tool_parser list_registered register_module""",
     "vllm.utils.argparse_utils.FlexibleArgumentParser": "parse_args",
     "vllm.v1.core.block_pool.BlockPool": "get_num_free_blocks num_gpu_blocks",
     "vllm.v1.core.kv_cache_coordinator.KVCacheCoordinator": "find_longest_cache_hit",
@@ -82,7 +92,7 @@ _NAMES = {
     "vllm.v1.engine.EngineCoreOutputs": "outputs",
     "vllm.v1.engine.FinishReason": "ABORT LENGTH STOP",
     "vllm.v1.engine.async_llm.AsyncLLM": """
-        generate get_tokenizer output_processor shutdown vllm_config""",
+        generate get_tokenizer model_config output_processor renderer shutdown vllm_config""",
     "vllm.v1.engine.core.EngineCore": "scheduler",
     "vllm.v1.engine.core_client.InprocClient": "engine_core shutdown",
     "vllm.v1.engine.llm_engine.LLMEngine": """

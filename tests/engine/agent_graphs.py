@@ -44,9 +44,13 @@ class Team(MessagesState):
     rounds: int
 
 
-def supervisor(model: BaseChatModel, rounds: int = 2) -> Any:
-    """A supervisor that chooses one of two agents, this many times."""
-    router = model.with_structured_output(Route)
+def supervisor(model: BaseChatModel, rounds: int = 2, **options: Any) -> Any:
+    """A supervisor that chooses one of two agents, this many times.
+
+    Args:
+        options: of its structured output.
+    """
+    router = model.with_structured_output(Route, **options)
 
     async def choose(state: Team) -> Command[str]:
         done = state.get("rounds", 0)
@@ -96,6 +100,7 @@ def plan_and_execute(
     model: BaseChatModel,
     *,
     planner: BaseChatModel | None = None,
+    executor: Any = None,
     blocking: bool = False,
     forever: bool = False,
 ) -> Any:
@@ -103,6 +108,7 @@ def plan_and_execute(
 
     Args:
         planner: the model that plans; None: the same.
+        executor: the agent that executes a step; None: the model.
         blocking: plain functions as nodes, which call the model's `invoke` in threads.
         forever: never run out of steps.
     """
@@ -121,7 +127,7 @@ def plan_and_execute(
         return planned(await planning.ainvoke(f"Plan: {state['goal']}"))
 
     async def execute(state: Progress) -> dict[str, Any]:
-        return {"done": [str((await model.ainvoke(prompt(state))).text)]}
+        return {"done": [await _done_by(executor or model, prompt(state))]}
 
     async def answer(state: Progress) -> dict[str, Any]:
         return {"answer": str((await model.ainvoke("Sum up")).text)}
@@ -144,3 +150,11 @@ def plan_and_execute(
     builder.add_conditional_edges("execute", next_node, ["execute", "answer"])
     builder.add_edge("answer", END)
     return builder.compile()
+
+
+async def _done_by(worker: Any, prompt: str) -> str:
+    """What a model, or an agent, answers."""
+    if isinstance(worker, BaseChatModel):
+        return str((await worker.ainvoke(prompt)).text)
+    result = await worker.ainvoke({"messages": [("user", prompt)]})
+    return str(result["messages"][-1].text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -10,20 +11,22 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
+from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, BadRequestError, OpenAI
+from pydantic import BaseModel
 
 from orchestrator import DeadlineExceeded, Settings, flow, open_runtime, slo_tags, step
 from orchestrator.langgraph import attach
 from orchestrator.openai_client import slo_http_client, sync_slo_http_client
 from orchestrator.testing import ScriptedEngine
 from serving.slo import SloKind, from_tags
-from store.records import Status
-from tests.engine.agent_graphs import plan_and_execute
+from store.records import CallKind, Status
+from tests.engine.agent_graphs import QUESTION, plan_and_execute, supervisor
 from tests.engine.recording_proxy import RecordingProxy, recording_proxy
 from tests.engine.test_langgraph import newest_run
 from tests.engine.test_server import (
@@ -33,6 +36,7 @@ from tests.engine.test_server import (
     until_running,
     wait_until_healthy,
 )
+from tests.engine.tool_graphs import handoff_supervisor, langchain_agent, react
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -47,6 +51,8 @@ LONG: dict[str, Any] = {
     "max_tokens": LONG_TOKENS,
     "extra_body": {"ignore_eos": True},
 }
+
+CITIES = ({"city": "Bern"}, {"city": "Oslo"})
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +126,49 @@ async def test_the_server_sees_the_sub_deadline_of_each_call_of_a_plan(
         sent_s = call.sub_deadline_s - slo.deadline_s  # since the run's start
         assert call.started_s - 0.001 <= sent_s
         assert slo.final_s == pytest.approx(300 - sent_s, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # langchain's, in streams
+@pytest.mark.parametrize(
+    ("make", "given", "used"),
+    [
+        (react, QUESTION, {"weather"}),
+        (langchain_agent, QUESTION, {"weather"}),
+        (handoff_supervisor, QUESTION, {"weather", "transfer"}),
+        (lambda model: supervisor(model, method="function_calling"), QUESTION, set()),
+        (
+            lambda model: plan_and_execute(model, executor=react(model)),
+            {"goal": "tides"},
+            {"weather"},
+        ),
+    ],
+    ids=["react", "create_agent", "handoffs", "supervisor", "plan-and-execute"],
+)
+@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
+async def test_agents_call_their_tools_by_chat_openai_under_a_deadline(
+    proxy: RecordingProxy,
+    settings: Settings,
+    make: Any,
+    given: Any,
+    used: set[str],
+    streaming: bool,
+) -> None:
+    model = chat_openai(proxy, max_tokens=100, streaming=streaming)
+    async with open_runtime(settings, engine=no_engine()) as runtime:
+        result = await attach(make(model), deadline="5m").ainvoke(given)
+        run, calls = await newest_run(runtime)
+    assert run.status is Status.COMPLETED
+    tools = [call.identity for call in calls if call.kind is CallKind.TOOL]
+    assert {name.partition("_to_")[0] for name in tools} >= used
+    assert result["answer"] if "answer" in result else result["messages"][-1].text
+    messages = [each for each in result.get("messages", ()) if isinstance(each, AIMessage)]
+    assert not any(each.invalid_tool_calls for each in messages)
+    for call in (call for each in messages for call in each.tool_calls):
+        assert call["name"].startswith("transfer_to_") or call["args"] in CITIES
+    tags = [from_tags(tags) for tags in proxy.tags()]
+    assert len(tags) == len(proxy.requests()) == len(calls) - len(tools) >= 2
+    assert {(slo.kind, slo.program) for slo in tags} == {(SloKind.COMPOUND, run.id)}
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # langchain's, in streams
@@ -237,3 +286,176 @@ async def test_the_example_of_plan_and_execute_carries_its_deadline(
     assert {from_tags(tags).kind for tags in proxy.tags()} == {SloKind.COMPOUND}
     assert [from_tags(tags).stage for tags in proxy.tags()] == list(range(len(proxy.tags())))
     assert len(proxy.tags()) == len(proxy.requests()) >= 4
+
+
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Bern", "Oslo"]}},
+    "required": ["city"],
+}
+WEATHER: dict[str, Any] = {"name": "weather", "description": "In a city.", "parameters": CITY}
+CLOCK: dict[str, Any] = {"name": "clock", "parameters": {"type": "object", "properties": {}}}
+ASKED: dict[str, Any] = {"model": "random", "messages": [{"role": "user", "content": "Bern?"}]}
+RESPONSE: dict[str, Any] = {"model": "random", "input": "Bern?", "max_output_tokens": 60}
+
+
+def chat_tool(function: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": function}
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[OpenAI]:
+    transport = httpx.Client(trust_env=False, timeout=CALL_S)
+    with OpenAI(base_url=f"{url}/v1", api_key="none", http_client=transport) as made:
+        yield made
+
+
+def answer_of(client: OpenAI, *, stream: bool, **options: Any) -> tuple[str, list[Any], str]:
+    """The text, the calls as (id, name, arguments) and the finish reason of one answer."""
+    body = {**ASKED, "max_tokens": 60, "stream": stream, **options}
+    answer: Any = client.chat.completions.create(**body)
+    if not stream:
+        [choice] = answer.choices
+        return choice.message.content or "", _calls(choice.message), choice.finish_reason
+    parts = [chunk.choices[0] for chunk in answer]
+    calls = [call for part in parts for call in _calls(part.delta)]
+    return "".join(part.delta.content or "" for part in parts), calls, parts[-1].finish_reason
+
+
+def _calls(message: Any) -> list[Any]:
+    return [
+        (call.id, call.function.name, json.loads(call.function.arguments))
+        for call in message.tool_calls or ()
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_answer_calls_the_tools_that_tool_choice_allows(client: OpenAI, stream: bool) -> None:
+    def ask(choice: Any, **options: Any) -> tuple[str, list[Any], str]:
+        tools = [chat_tool(WEATHER), chat_tool(CLOCK)]
+        return answer_of(client, stream=stream, tools=tools, tool_choice=choice, **options)
+
+    text, calls, reason = ask("none")
+    assert text
+    assert not calls
+    for choice in ("auto", "required"):
+        text, calls, reason = ask(choice, parallel_tool_calls=False)
+        assert bool(text) != bool(calls) or reason == "length"
+        assert (reason == "tool_calls") == bool(calls)
+        assert calls or choice == "auto"
+        for _, name, arguments in calls:
+            assert arguments in (CITIES if name == "weather" else [{}])
+    text, [(call_id, name, arguments)], reason = ask(
+        {"type": "function", "function": {"name": "weather"}}
+    )
+    assert (text, name, reason) == ("", "weather", "stop")  # as OpenAI's API has it
+    assert arguments in CITIES
+    history = [
+        *ASKED["messages"],
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                chat_tool({"name": name, "arguments": json.dumps(arguments)}) | {"id": call_id}
+            ],
+        },
+        {"role": "tool", "tool_call_id": call_id, "content": [{"type": "text", "text": "rain"}]},
+    ]
+    assert ask("none", messages=history)[0]
+    assert ask("required", max_tokens=6) == ("", [], "length")  # cut off in a call
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_response_calls_the_tools_that_tool_choice_allows(client: OpenAI, stream: bool) -> None:
+    tools = [{"type": "function", **WEATHER}, {"type": "function", **CLOCK}]
+
+    def ask(choice: Any, **options: Any) -> Any:
+        body = {**RESPONSE, "tools": tools, "tool_choice": choice, "stream": stream, **options}
+        answer: Any = client.responses.create(**body)
+        return list(answer)[-1].response if stream else answer
+
+    assert [item.type for item in ask("none").output] == ["message"]
+    named = {"type": "function", "name": "weather"}
+    for choice in ("required", named):
+        [call] = ask(choice).output
+        assert call.type == "function_call"
+        assert choice == "required" or call.name == "weather"
+        assert json.loads(call.arguments) in (CITIES if call.name == "weather" else [{}])
+    turns = [
+        {"role": "user", "content": "Bern?"},
+        {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "rain"},
+    ]
+    assert ask("none", input=turns).output_text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"type": "string"}, "weather: they must be of type object, not 'string'"),
+        ({"type": "object", "properties": {"n": {"minItems": 10**8}}}, "weather: minItems is"),
+        ({"type": "object", "properties": {"n": {"uniqueItems": True}}}, "uniqueItems"),
+        ({"type": "object", "properties": {"n": {"$ref": "http://a/b"}}}, "http://a/b"),
+        ({"type": "object", "properties": {"n": {"minLength": "x", "type": "string"}}}, "minLe"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_tool_that_no_schema_can_express_is_answered_400(
+    client: OpenAI, parameters: Any, reason: str, stream: bool
+) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        answer_of(client, stream=stream, tools=[chat_tool({**WEATHER, "parameters": parameters})])
+    body: Any = refused.value.body
+    assert body["param"] == "tools"
+    assert reason in body["message"]
+
+
+def test_another_constraint_than_a_schema_beside_tools_is_answered_400(client: OpenAI) -> None:
+    extra = {"structured_outputs": {"regex": "a+"}}
+    with pytest.raises(BadRequestError, match="beside tools"):
+        answer_of(client, stream=False, tools=[chat_tool(WEATHER)], extra_body=extra)
+
+
+class Place(BaseModel):
+    city: Literal["Bern", "Oslo"]
+
+
+def test_schemas_of_the_openai_client_are_kept_with_tools_and_without(client: OpenAI) -> None:
+    chat: Any = {**ASKED, "max_tokens": 60, "response_format": Place}
+    assert client.chat.completions.parse(**chat).choices[0].message.parsed
+    for seed in range(3):
+        tools = [chat_tool({**WEATHER, "strict": True})]
+        [choice] = client.chat.completions.parse(**chat, seed=seed, tools=tools).choices
+        assert choice.message.parsed or choice.message.tool_calls
+    response: Any = {**RESPONSE, "text_format": Place}
+    assert client.responses.parse(**response).output_parsed
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"deadline": 50}, "deadline"),
+        ({"target_ttft": 20, "target_tbt": 5, "waiting_time": 30}, "latency"),
+    ],
+)
+def test_the_fields_of_a_promise_count_on_each_path(
+    client: OpenAI, url: str, fields: dict[str, Any], kind: str
+) -> None:
+    def promises() -> int:
+        text = httpx.get(f"{url}/metrics", trust_env=False, timeout=CALL_S).text
+        name = rf'^orchestrate_promises_made_total\{{kind="{kind}".*\}} ([\d.]+)$'
+        return sum(int(float(count)) for count in re.findall(name, text, re.MULTILINE))
+
+    before = promises()
+    extra: Any = {"extra_body": fields}
+    for stream in (False, True):
+        answers: Any = [
+            client.chat.completions.create(**ASKED, max_tokens=4, stream=stream, **extra),
+            client.completions.create(
+                model="random", prompt="hi", max_tokens=4, stream=stream, **extra
+            ),
+            client.responses.create(**RESPONSE, stream=stream, **extra),
+        ]
+        for answer in answers if stream else ():
+            assert list(answer)
+    assert promises() - before == 6

@@ -14,9 +14,9 @@ import pytest
 from serving.engine.clients.answers import sampling_params
 from serving.engine.clients.embedded import EmbeddedEngine
 from serving.engine.clients.prompts import prompt_text
-from serving.engine.clients.tool_calls import TokenChunk, ToolReader, tool_parser_for
+from serving.engine.clients.tool_calls import TokenChunk, ToolReader
 from serving.engine.setup.smollm2 import packaged_file
-from serving.engine.setup.tool_formats import TOOL_FORMATS, require_parser
+from serving.engine.setup.tool_formats import TOOL_FORMATS, require_parser, tool_parser_for
 from serving.errors import InvalidEngineConfig, ToolsNotSupported
 from serving.generation import (
     Chunk,

@@ -38,6 +38,7 @@ from orchestrator.wiring import engine_config
 from serving.engine.clients.embedded import EmbeddedEngine
 from serving.engine.server.api_keys import parse_api_keys
 from serving.request_fields import with_tags
+from serving.schema_bound import protocol_of
 from serving.slo import from_tags
 from tests.examples.document_blocks import BLOCKS, COMMANDS, MENTIONED, README, Block
 from tests.examples.document_reader import Answering, Notebook, SharedEngine
@@ -205,12 +206,13 @@ def test_a_file_is_read_by_the_code_that_reads_such_files(block: Block) -> None:
 
 
 @pytest.mark.slow
-def test_the_request_of_the_guide_carries_tags_that_the_server_takes(
+def test_the_requests_of_the_guide_carry_what_the_server_takes(
     notebook: Notebook, server: ThreadingHTTPServer
 ) -> None:
     for block in blocks("python", ROOT / "docs" / "serving.md"):
         notebook.run(block)
-    by_tags, by_fields = server.asked  # type: ignore[attr-defined]
+    by_tags, with_tools, by_fields = server.asked  # type: ignore[attr-defined]
+    assert protocol_of(with_tools["tools"], with_tools["tool_choice"])
     assert from_tags(by_tags["vllm_xargs"]).deadline_s == 2.5
     assert json.loads(with_tags(json.dumps(by_fields).encode()))["vllm_xargs"] == {
         "slo_deadline_s": 2.5

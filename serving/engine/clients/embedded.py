@@ -24,11 +24,12 @@ from serving.engine.clients.answers import (
     structured_outputs,
 )
 from serving.engine.clients.prompts import Prompts
-from serving.engine.clients.tool_calls import reader_for, tool_parser_for
+from serving.engine.clients.tool_calls import reader_for
 from serving.engine.setup.config import CAVEATS, EngineConfig, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.model_size import num_parameters
 from serving.engine.setup.random_model import has_random_weights
+from serving.engine.setup.tool_formats import tool_parser_for
 from serving.engine.structured_output.check import StructuredOutputCheck
 from serving.errors import (
     EngineBusy,

@@ -312,7 +312,7 @@ class RemoteEngine:
             logger.warning(
                 "%s does not take tools, so that its model is asked for tool calls in JSON from now"
                 " on, one at a time (vLLM's server takes them with --enable-auto-tool-choice and"
-                " --tool-call-parser, orchestrate serve with ORCHESTRATE_TOOL_PARSER): %s",
+                " --tool-call-parser): %s",
                 self.base_url,
                 reason,
             )

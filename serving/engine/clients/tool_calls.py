@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from serving.engine.clients.chat_turns import openai_tool, with_unique_ids
 from serving.engine.setup.model_loading import error_summary
-from serving.engine.setup.tool_formats import NO_PARSER, knows_tools, parser_of, require_parser
 from serving.errors import (
-    InvalidEngineConfig,
     InvalidRequest,
     RequestFailed,
     ServingError,
@@ -36,42 +34,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("orchestrate")
 
-_PROBE = ToolSpec("probe", "", {"type": "object", "properties": {}})
-
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk(Chunk):
     """A chunk with the ids of its tokens, which streaming parsers need."""
 
     token_ids: tuple[int, ...] = ()
-
-
-def tool_parser_for(
-    setting: str | None, model: str, model_type: str, tokenizer: TokenizerLike
-) -> str:
-    """The name of the parser that an engine uses; "" for none.
-
-    Args:
-        setting: a parser's name, "" or "none" for none; None: the model decides.
-    Raises:
-        InvalidEngineConfig: the name is unknown, or the parser does not fit the model's tokenizer.
-    """
-    template = getattr(tokenizer, "chat_template", None)
-    if setting is None:
-        name = parser_of(model_type, template)
-        return name if name and not _fault_of(name, tokenizer) else ""
-    if setting in NO_PARSER:
-        return ""
-    require_parser(setting)
-    if fault := _fault_of(setting, tokenizer):
-        raise InvalidEngineConfig("tool_parser", setting, f"does not fit {model}: {fault}")
-    if not knows_tools(template):
-        logger.warning(
-            "the chat template of %s does not show it the tools; tool_parser=%s reads its calls",
-            model,
-            setting,
-        )
-    return setting
 
 
 def reader_for(
@@ -90,15 +58,6 @@ def reader_for(
         return ToolReader(info.tool_parser, tokenizer, request.tools)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(request.request_id, error_summary(error)) from error
-
-
-def _fault_of(name: str, tokenizer: TokenizerLike) -> str:
-    """Why a parser cannot be used with a tokenizer; "" if it can."""
-    try:
-        ToolReader(name, tokenizer, [_PROBE]).calls("")
-    except Exception as error:  # of any class: a parser looks for tokens that others lack
-        return error_summary(error)
-    return ""
 
 
 class ToolReader:

@@ -14,6 +14,7 @@ from serving.engine.server.slo_middleware import (
     BEGUN_STATUS,
     DROPPED_STATUS,
     Refusal,
+    has_tool_schema,
     record_admission,
     record_drop,
     record_refusal,
@@ -107,6 +108,9 @@ class EngineWrapper:
         try:
             await self._structured_output.check(params.structured_outputs)
         except InvalidRequest as error:
+            if has_tool_schema():
+                reason = f"the schema made of the tools: {error.args[1]}"
+                raise _refusal(400, reason, "tools") from error
             raise _refusal(400, error.args[1], "structured_outputs") from error
         except RequestFailed as error:
             raise _failure(error.args[1], HTTPStatus.SERVICE_UNAVAILABLE) from error

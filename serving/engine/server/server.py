@@ -20,6 +20,7 @@ from serving.engine.server.engine_wrapper import EngineWrapper
 from serving.engine.server.listening import cannot_listen, check_port, when_listening
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
 from serving.engine.server.slo_middleware import SloMiddleware
+from serving.engine.server.tool_calling import set_tool_parser
 from serving.engine.server.vllm_flags import given_flags, set_flags
 from serving.engine.setup.config import RANDOM_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
@@ -112,7 +113,8 @@ def serve(
     )
     import uvloop
 
-    parsed = parse_arguments(arguments, given_flags(vllm_flags))
+    given = given_flags(vllm_flags)
+    parsed = parse_arguments(arguments, given)
     vars(parsed).update(api_access=access, access_log=log)  # where middleware finds them
 
     def reload() -> None:
@@ -124,7 +126,7 @@ def serve(
             logger.error("still with the former keys and log: %s", error)
 
     try:
-        uvloop.run(_run(config, parsed, reload, on_ready))
+        uvloop.run(_run(config, parsed, given, reload, on_ready))
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
 
@@ -209,6 +211,7 @@ def parse_arguments(arguments: list[str], given: Mapping[str, Any] | None = None
 async def _run(
     config: EngineConfig,
     parsed: Namespace,
+    given: Mapping[str, Any],
     reload: Callable[[], None],
     on_ready: Callable[[], None],
 ) -> None:
@@ -240,6 +243,7 @@ async def _run(
                 engine = await stack.enter_async_context(build_async_engine_client(parsed))
             except Exception as error:
                 raise ModelNotLoaded(config.model, error_summary(error)) from error
+            set_tool_parser(parsed, config, given, engine)
             wrapper = EngineWrapper(engine)
             stack.callback(wrapper.close)
             ready = asyncio.create_task(when_listening(listening, on_ready))

@@ -51,6 +51,7 @@ class _Fate:
     is_admitted = False
     drop: str | None = None
     refusal: Refusal | None = None
+    has_tool_schema = False
 
 
 def record_drop(stop_reason: str) -> None:
@@ -61,6 +62,16 @@ def record_drop(stop_reason: str) -> None:
 def record_admission() -> None:
     """Report to SloMiddleware, from inside vLLM, that the engine receives the present request."""
     _fate.get(_Fate()).is_admitted = True
+
+
+def record_tool_schema() -> None:
+    """Report, from inside vLLM, that the schema of the present request is made of its tools."""
+    _fate.get(_Fate()).has_tool_schema = True
+
+
+def has_tool_schema() -> bool:
+    """Whether the schema of the present request is made of its tools."""
+    return _fate.get(_Fate()).has_tool_schema
 
 
 def record_refusal(refusal: Refusal) -> None:

@@ -7,10 +7,17 @@ examples are not here: with their own template the parser would not fit.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from serving.engine.setup.model_loading import error_summary
 from serving.errors import InvalidEngineConfig
+
+if TYPE_CHECKING:
+    from vllm.tokenizers import TokenizerLike
+
+logger = logging.getLogger("orchestrate")
 
 NO_PARSER = ("", "none")
 """Values of the setting `tool_parser` for none: tool calls by constrained decoding."""
@@ -62,6 +69,34 @@ TOOL_FORMATS = (
 """The first that fits a model is used."""
 
 
+def tool_parser_for(
+    setting: str | None, model: str, model_type: str, tokenizer: TokenizerLike
+) -> str:
+    """The name of the parser that an engine uses; "" for none.
+
+    Args:
+        setting: a parser's name, "" or "none" for none; None: the model decides.
+    Raises:
+        InvalidEngineConfig: the name is unknown, or the parser does not fit the model's tokenizer.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if setting is None:
+        name = parser_of(model_type, template)
+        return name if name and not _fault_of(name, tokenizer) else ""
+    if setting in NO_PARSER:
+        return ""
+    require_parser(setting)
+    if fault := _fault_of(setting, tokenizer):
+        raise InvalidEngineConfig("tool_parser", setting, f"does not fit {model}: {fault}")
+    if not knows_tools(template):
+        logger.warning(
+            "the chat template of %s does not show it the tools; tool_parser=%s reads its calls",
+            model,
+            setting,
+        )
+    return setting
+
+
 def parser_of(model_type: str, chat_template: object) -> str:
     """The name of the parser for a model; "" if none is known, or its template knows no tools.
 
@@ -100,3 +135,23 @@ def _tool_template(chat_template: object) -> str:
     if isinstance(chat_template, Mapping):
         chat_template = chat_template.get("tool_use") or chat_template.get("default")
     return chat_template if isinstance(chat_template, str) else ""
+
+
+def _fault_of(name: str, tokenizer: TokenizerLike) -> str:
+    """Why a parser cannot be used with a tokenizer; "" if it can."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.tool_parsers import ToolParserManager
+
+    chat: Any = ChatCompletionRequest(messages=[], tools=[_PROBE], tool_choice="auto")
+    try:
+        parser = ToolParserManager.get_tool_parser(name)(tokenizer, chat.tools)
+        parser.extract_tool_calls("", parser.adjust_request(chat))
+    except Exception as error:  # of any class: a parser looks for tokens that others lack
+        return error_summary(error)
+    return ""
+
+
+_PROBE = {
+    "type": "function",
+    "function": {"name": "probe", "parameters": {"type": "object", "properties": {}}},
+}

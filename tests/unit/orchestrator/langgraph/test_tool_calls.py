@@ -14,10 +14,9 @@ from pydantic import BaseModel
 
 from orchestrator import Message
 from orchestrator.chat_model import ChatOrchestrate
-from orchestrator.langgraph.tool_calls import protocol_of
 from orchestrator.testing import ScriptedEngine
-from orchestrator.tools.schema_bound import AnswerText
 from serving.errors import InvalidRequest, StructuredOutputInvalid
+from serving.schema_bound import AnswerText, protocol_of
 from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
 
 

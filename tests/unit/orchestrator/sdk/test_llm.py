@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator import Message, Runtime, flow, gather, llm, step
-from orchestrator.sdk.schemas import closed_schema
 from orchestrator.testing import ScriptedEngine
 from serving.errors import (
     EngineDied,
@@ -25,6 +24,7 @@ from serving.errors import (
     StructuredOutputInvalid,
 )
 from serving.generation import GenerationRequest
+from serving.schema_transforms import closed_schema
 from serving.slo import SloKind
 from store.records import Status
 from tests.unit.orchestrator.orchestrator_samples import (

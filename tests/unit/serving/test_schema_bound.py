@@ -8,10 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from orchestrator import Message, ToolCall
-from orchestrator.sdk.schemas import bounded_schema
-from orchestrator.tools.schema_bound import Bounds, ToolProtocol
-from serving.generation import Completion, ToolSpec, Usage
+from serving.generation import Message, ToolCall, ToolSpec
+from serving.schema_bound import Bounds, ToolProtocol
+from serving.schema_transforms import bounded_schema
 
 SEND = ToolSpec(
     "send",
@@ -35,10 +34,6 @@ CITY = {
 
 
 DEEP = '{"text": ' + "[" * 9999 + "]" * 9999 + "}"
-
-
-def said(text: str, finish_reason: Any = "stop") -> Completion:
-    return Completion("r", text, finish_reason, Usage(1, 1), 0.0, 0.0)
 
 
 def test_bounds_limit_what_the_tool_s_schema_does_not() -> None:
@@ -95,7 +90,7 @@ def test_an_answer_with_a_schema_may_refer_to_definitions_of_its_own() -> None:
     assert not reply.is_valid({"answer": {"city": "Rome"}})
     assert not reply.is_valid({"answer": "Bern"})
     assert "enum" in protocol.instructions()
-    assert protocol.read(said('{"answer": {"city": "Bern"}}')).text == '{"city": "Bern"}'
+    assert protocol.read('{"answer": {"city": "Bern"}}', "a").text == '{"city": "Bern"}'
 
 
 def test_a_reply_that_must_be_an_answer_is_no_call() -> None:
@@ -114,6 +109,8 @@ def test_a_reply_that_must_be_an_answer_is_no_call() -> None:
         ('{"tool": "send", "arguments": {"text": "a"}}', "", '{"text": "a"}'),
         ('{"tool": "send", "arguments": {"text": "a', "", '{"text": "a'),
         ('{"tool": "send"}', "", "{}"),
+        ('{"tool": "send", "arguments": ', "", "{"),
+        ('{"tool": "send"', "", "{"),
         ('{"tool": 3}', '{"tool": 3}', None),
         ('{"answer": "a\\qb"}', "a\\qb", None),
         ('{"answer": "a\\\\\\q\\u0041"}', "a\\\\qA", None),
@@ -123,7 +120,7 @@ def test_a_reply_that_must_be_an_answer_is_no_call() -> None:
 def test_a_reply_is_read_even_if_it_was_cut_off(
     text: str, answer: str, arguments: str | None
 ) -> None:
-    reply = ToolProtocol([SEND]).read(said(text))
+    reply = ToolProtocol([SEND]).read(text, "a")
     assert reply.text == answer
     assert [call.arguments for call in reply.calls] == ([] if arguments is None else [arguments])
 

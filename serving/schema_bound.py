@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from orchestrator.sdk.schemas import bounded_schema, closed_schema, with_references_below
-from serving.generation import Completion, Message, ToolCall, ToolSpec
+from serving.errors import InvalidRequest
+from serving.generation import Message, ToolCall, ToolSpec
 from serving.model_json import json_of
+from serving.schema_transforms import bounded_schema, closed_schema, with_references_below
 
 _ANSWER = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
 _TOOL = re.compile(r'\s*\{\s*"tool"\s*:\s*"((?:[^"\\]|\\.)*)"\s*(?:,\s*"arguments"\s*:)?')
@@ -38,6 +39,22 @@ class Bounds(NamedTuple):
     answer_characters: int
     text_characters: int
     items: int
+
+
+SMALL_MODEL_PARAMETERS = 2_000_000_000
+"""Below it a model that writes JSON is kept within SMALL_BOUNDS."""
+
+SMALL_BOUNDS = Bounds(answer_characters=1_000, text_characters=200, items=10)
+
+
+def bounds_for(*, random_weights: bool, parameters: int | None) -> Bounds | None:
+    """The bounds for a model; None for one that is large, or of unknown size.
+
+    Args:
+        parameters: number of its weights; None: not known.
+    """
+    is_small = random_weights or (parameters is not None and parameters < SMALL_MODEL_PARAMETERS)
+    return SMALL_BOUNDS if is_small else None
 
 
 class Reply(NamedTuple):
@@ -110,24 +127,28 @@ class ToolProtocol:
         written = (_as_text(turn, names) for turn in turns)
         return merged((Message("system", self.instructions()), *written))
 
-    def read(self, completion: Completion) -> Reply:
-        """A model's reply; one that was cut off is a partial answer, or a call that is not JSON."""
+    def read(self, text: str, call_id: str) -> Reply:
+        """A model's reply; one that was cut off is a partial answer, or a call that is not JSON.
+
+        Args:
+            call_id: of the tool call, if it is one.
+        """
         try:
-            value = json_of(completion.text)
+            value = json_of(text)
         except ValueError:
-            return self._read_part(completion)
+            return self._read_part(text, call_id)
         if isinstance(value, dict) and isinstance(value.get("tool"), str):
             arguments = json.dumps(value.get("arguments") or {})
-            return Reply("", (_call(completion, value["tool"], arguments),))
-        answer = value.get("answer") if isinstance(value, dict) else None
-        if self.answer is not None and isinstance(value, dict) and "answer" in value:
-            return Reply(json.dumps(answer))
-        return Reply(answer if isinstance(answer, str) else completion.text)
+            return Reply("", (ToolCall(call_id, value["tool"], arguments),))
+        if not isinstance(value, dict) or "answer" not in value:
+            return Reply(text)
+        is_text = self.answer is None and isinstance(value["answer"], str)
+        return Reply(value["answer"] if is_text else json.dumps(value["answer"]))
 
-    def _read_part(self, completion: Completion) -> Reply:
-        text = completion.text
+    def _read_part(self, text: str, call_id: str) -> Reply:
         if match := _TOOL.match(text):
-            return Reply("", (_call(completion, match[1], text[match.end() :].strip()),))
+            arguments = text[match.end() :].strip() or "{"  # cut off before them: no JSON either
+            return Reply("", (ToolCall(call_id, match[1], arguments),))
         is_partial_json = text.lstrip().startswith("{") and self.answer is None
         return Reply(AnswerText().feed(text) if is_partial_json else text)
 
@@ -151,6 +172,7 @@ class AnswerText:
 
     def __init__(self) -> None:
         self._json = ""
+        self._shown = ""
         self._num_decoded: int | None = None  # characters; None before the text begins
 
     def feed(self, piece: str) -> str:
@@ -166,7 +188,43 @@ class AnswerText:
         complete = _HIGH_SURROGATE_AT_END.sub("", characters[0])
         self._num_decoded += len(complete)
         readable = _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", complete)
-        return str(json_of(f'"{readable}"'))
+        text = str(json_of(f'"{readable}"'))
+        self._shown += text
+        return text
+
+    def rest(self, text: str) -> str:
+        """What the pieces did not show of the reply's text: all of it, if that is no JSON string.
+
+        Args:
+            text: of the whole reply, as it is read (`ToolProtocol.read`).
+        """
+        return text.removeprefix(self._shown) if text.startswith(self._shown) else ""
+
+
+def protocol_of(
+    tools: Sequence[Mapping[str, Any]], choice: Any = None, **options: Any
+) -> ToolProtocol | None:
+    """The protocol for OpenAI's `tools` and `tool_choice`; None if no tool may be called.
+
+    Args:
+        choice: "auto" or None; "any", "required" or True; "none"; a tool's name, or
+            {"type": "function", "function": {"name": ...}}.
+        options: `answer` and `bounds` of the protocol.
+    Raises:
+        InvalidRequest: it names none of the tools.
+    """
+    specs = [_spec_of(tool["function"]) for tool in tools]
+    if not specs or choice == "none":
+        return None
+    if choice in (None, False, "auto"):
+        return ToolProtocol(specs, **options)
+    if choice in (True, "any", "required"):
+        return ToolProtocol(specs, must_call=True, **options)
+    name = choice["function"]["name"] if isinstance(choice, Mapping) else choice
+    chosen = [spec for spec in specs if spec.name == name]
+    if not chosen:
+        raise InvalidRequest("chat", f"tool_choice={name!r} names none of the tools")
+    return ToolProtocol(chosen, must_call=True, **options)
 
 
 def tool_call_text(name: str, arguments: Any) -> str:
@@ -174,9 +232,18 @@ def tool_call_text(name: str, arguments: Any) -> str:
     return json.dumps({"tool": name, "arguments": arguments}, default=str)
 
 
+def result_text(name: str, text: str) -> str:
+    """A tool's result as the text of a turn of the user.
+
+    Args:
+        name: of the tool; "" if it is not known.
+    """
+    return f"Result of {name or 'the tool'}:\n{text}"
+
+
 def result_turn(name: str, text: str) -> Message:
     """A tool's result as a turn of the user."""
-    return Message("user", f"Result of {name or 'the tool'}:\n{text}")
+    return Message("user", result_text(name, text))
 
 
 def merged(turns: Sequence[Message]) -> tuple[Message, ...]:
@@ -208,6 +275,11 @@ def _as_text(turn: Message, names: Mapping[str, str]) -> Message:
     return replace(turn, content=content, tool_calls=())
 
 
+def _spec_of(function: Mapping[str, Any]) -> ToolSpec:
+    description = str(function.get("description") or "")
+    return ToolSpec(function["name"], description, function.get("parameters") or {})
+
+
 def _value(arguments: str) -> Any:
     try:
         return json_of(arguments)
@@ -215,12 +287,9 @@ def _value(arguments: str) -> Any:
         return arguments
 
 
-def _call(completion: Completion, name: str, arguments: str) -> ToolCall:
-    return ToolCall(f"call-{completion.request_id}", name, arguments)
-
-
 def _parameters(tool: ToolSpec) -> Any:
-    return closed_schema(dict(tool.parameters) or {"type": "object", "properties": {}})
+    """The schema of a tool's arguments, which are an object also if it does not say so."""
+    return closed_schema({"type": "object"} | (dict(tool.parameters) or {"properties": {}}))
 
 
 def _placed(schema: Any, name: str, definitions: dict[str, Any]) -> Any:
