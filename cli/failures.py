@@ -161,6 +161,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "EngineBusy",
             "EngineClosed",
             "EngineDied",
+            "AnswerLost",
             "RemoteUnavailable",
             "RemoteRefused",
             "RequestFailed",

@@ -1,0 +1,64 @@
+"""Requests whose engine dies: submitted again if nothing of their answer was given out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+from serving.errors import AnswerLost, RequestDropped, RequestFailed
+from serving.slo import Slo, patience_s
+
+T = TypeVar("T")
+
+MAX_SUBMISSIONS = 3
+"""Submissions of a request. One that kills the engine ends with them, before the default limit of
+restarts does."""
+
+
+async def until_begun(
+    submit: Callable[[], AsyncGenerator[T, None]], request_id: str, *, death: type[Exception]
+) -> AsyncIterator[T]:
+    """The outputs of a request, which is submitted again if the engine dies before the first one.
+
+    Args:
+        submit: gives the outputs of one submission; it waits until there is an engine.
+        death: what the outputs raise if the engine dies, and is started again.
+    Raises:
+        AnswerLost: the engine died after the first output.
+        RequestFailed: it died in each of MAX_SUBMISSIONS.
+    """
+    for _ in range(MAX_SUBMISSIONS):
+        has_begun = False
+        async with aclosing(submit()) as outputs:
+            try:
+                async for output in outputs:
+                    has_begun = True
+                    yield output
+                return
+            except death as error:
+                if has_begun:
+                    reason = "the engine died, and is started again; send the request again"
+                    raise AnswerLost(request_id, reason) from error
+    reason = f"the engine died each of the {MAX_SUBMISSIONS} times that it had this request"
+    raise RequestFailed(request_id, reason)
+
+
+async def within_patience(
+    engine: Awaitable[T], request_id: str, slo: Slo, *, spent_s: float
+) -> T:
+    """The engine, once it runs again.
+
+    Args:
+        spent_s: seconds since the request's arrival.
+    Raises:
+        RequestDropped: the SLO asks to drop the request before.
+    """
+    limit_s = patience_s(slo)
+    try:
+        async with asyncio.timeout(max(limit_s - spent_s, 0.0) if limit_s < float("inf") else None):
+            return await engine
+    except TimeoutError as error:
+        reason = f"the engine was started again, which took longer than {limit_s:g} s"
+        raise RequestDropped(request_id, reason) from error
