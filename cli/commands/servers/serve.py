@@ -66,6 +66,16 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    drain_s: Annotated[
+        float,
+        typer.Option(
+            "--drain-s",
+            metavar="S",
+            min=0,
+            help="Seconds that open requests have after SIGTERM.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = 30.0,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -76,7 +86,10 @@ def serve(
     ] = False,
     verbose: options.Verbose = None,
 ) -> None:
-    """Serve a model by the OpenAI API with deadline scheduling, until Ctrl-C."""
+    """Serve a model by the OpenAI API with deadline scheduling, until Ctrl-C.
+
+    SIGTERM finishes open requests first.
+    """
     from cli.errors import BadInput
     from orchestrator.settings import read_settings
     from orchestrator.wiring import engine_config
@@ -110,6 +123,7 @@ def serve(
         api_key=single_key,
         keys_file=api_keys,
         access_log=access_log,
+        drain_s=drain_s,
         vllm_flags=vllm_flags,
         on_ready=lambda: say(f"ready: {address}"),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ restarts does."""
 
 async def until_begun(
     submit: Callable[[], AsyncGenerator[T, None]], request_id: str, *, death: type[Exception]
-) -> AsyncIterator[T]:
+) -> AsyncGenerator[T, None]:
     """The outputs of a request, which is submitted again if the engine dies before the first one.
 
     Args:
@@ -45,9 +46,7 @@ async def until_begun(
     raise RequestFailed(request_id, reason)
 
 
-async def within_patience(
-    engine: Awaitable[T], request_id: str, slo: Slo, *, spent_s: float
-) -> T:
+async def within_patience(engine: Awaitable[T], request_id: str, slo: Slo, *, spent_s: float) -> T:
     """The engine, once it runs again.
 
     Args:
@@ -57,8 +56,8 @@ async def within_patience(
     """
     limit_s = patience_s(slo)
     try:
-        async with asyncio.timeout(max(limit_s - spent_s, 0.0) if limit_s < float("inf") else None):
+        async with asyncio.timeout(None if limit_s == math.inf else limit_s - spent_s):
             return await engine
     except TimeoutError as error:
-        reason = f"the engine was started again, which took longer than {limit_s:g} s"
+        reason = f"no engine within {limit_s:g} s: it died, and is being started again"
         raise RequestDropped(request_id, reason) from error

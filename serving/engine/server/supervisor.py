@@ -1,0 +1,169 @@
+"""Starts the engine core again when its process dies; the server and its connections stay.
+
+vLLM's AsyncLLM stays too: of all its parts only the client of the engine core is replaced, so that
+whatever refers to it (routes, models, renderer, metrics) needs not know. vLLM's own watchdog, which
+ends a server that has lost its engine, is off (`VLLM_KEEP_ALIVE_ON_ENGINE_DEATH`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+
+from serving.engine.healing.restart_limit import PAUSE_S, may_restart
+from serving.engine.setup.model_loading import error_summary
+from serving.errors import EngineClosed, EngineDied, ServingError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core_client import AsyncMPClient
+
+RECOVERY_BUCKETS_S = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600)
+
+_KILL_S = 0.1
+"""Seconds between two attempts to end a core that is being started while the server stops."""
+
+logger = logging.getLogger("orchestrate")
+
+
+class EngineSupervisor:
+    """Watches an engine from its start on; belongs to the event loop that creates it.
+
+    Args:
+        model: named in errors.
+        restarts: how often it is started again within WINDOW_S.
+        on_death: called at each death, before the engine is started again.
+    Attributes:
+        is_stopped: whether the server ends, by a signal.
+        end: why there is no engine any more; None while there is one, or will be.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncLLM,
+        model: str,
+        restarts: int,
+        *,
+        on_death: Callable[[], None],
+        registry: CollectorRegistry = REGISTRY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_stopped = False
+        self.end: ServingError | None = None
+        self._engine = engine
+        self._model = model
+        self._restarts = restarts
+        self._on_death = on_death
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._starts_s: list[float] = []
+        self._starting: asyncio.Future[AsyncMPClient] | None = None
+        self._settled = asyncio.Event()  # it runs, or has ended for good
+        self._settled.set()
+        self._deaths = Counter(
+            "orchestrate_engine_deaths", "Deaths of the engine's process.", registry=registry
+        )
+        self._recovery = Histogram(
+            "orchestrate_engine_recovery_seconds",
+            "Seconds from a death of the engine until it ran again.",
+            buckets=RECOVERY_BUCKETS_S,
+            registry=registry,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is an engine now."""
+        return self._settled.is_set() and self.end is None
+
+    async def until_running(self) -> None:
+        """Wait until there is an engine.
+
+        Raises:
+            EngineDied, EngineClosed: there will be none.
+        """
+        await self._settled.wait()
+        if self.end is not None:
+            raise self.end
+
+    async def run(self) -> None:
+        """Heal the engine whenever it dies, until there is none any more."""
+        while True:
+            await asyncio.wait([self._engine.output_handler])
+            if self.is_stopped:
+                return
+            died_s = self._clock()
+            self._settled.clear()
+            self._deaths.inc()
+            self._on_death()
+            self._forget_requests()
+            if not await self._start_again():
+                self._finish(EngineDied("its process ended; its output above says why"))
+                return
+            recovery_s = self._clock() - died_s
+            self._recovery.observe(recovery_s)
+            logger.warning("the engine runs again, %.1f s after it died", recovery_s)
+            self._settled.set()
+
+    def stop(self) -> None:
+        """Start no engine any more, and end the requests that wait for one; from any thread."""
+        self.is_stopped = True
+        self._loop.call_soon_threadsafe(self._finish, EngineClosed(self._model))
+
+    async def close(self) -> None:
+        """End an engine that is being started; call it after `run` was cancelled or has ended."""
+        while self._starting is not None and not self._starting.done():
+            for process in multiprocessing.active_children():
+                if process.name.startswith("EngineCore"):
+                    process.kill()
+            await asyncio.wait([self._starting], timeout=_KILL_S)
+        if self._starting is not None and self._starting.exception() is None:
+            self._engine.engine_core = self._starting.result()  # which vLLM's shutdown ends
+
+    def _finish(self, end: ServingError) -> None:
+        self.end = self.end or end
+        self._settled.set()
+
+    def _forget_requests(self) -> None:
+        """Free what vLLM keeps of requests; each of them has the error that ends it."""
+        processor = self._engine.output_processor
+        processor.abort_requests(list(processor.request_states), internal=True)
+
+    async def _start_again(self) -> bool:
+        """Whether the engine runs again; if not, no more starts are allowed."""
+        engine = self._engine
+        while not self.is_stopped and may_restart(self._restarts, self._starts_s, self._clock()):
+            logger.error("the engine died; it is started again")
+            self._starts_s.append(self._clock())
+            await engine.renderer.clear_mm_cache_async()  # a new engine knows no images
+            self._starting = asyncio.ensure_future(asyncio.to_thread(self._start))
+            try:
+                core = await asyncio.shield(self._starting)
+            except Exception as error:
+                logger.error("the engine could not be started again: %s", error_summary(error))
+                await asyncio.sleep(PAUSE_S)
+                continue
+            engine.engine_core, engine.output_handler = core, None
+            engine._run_output_handler()  # noqa: SLF001 (AsyncLLM does so in its first request)
+            return True
+        return False
+
+    def _start(self) -> AsyncMPClient:
+        from vllm.v1.engine.core_client import EngineCoreClient
+        from vllm.v1.executor.abstract import Executor
+
+        engine = self._engine
+        engine.engine_core.shutdown()  # what is left of the dead one
+        config = engine.vllm_config
+        config.cache_config.num_gpu_blocks = None  # else those of the new one would be added
+        return EngineCoreClient.make_async_mp_client(
+            vllm_config=config,
+            executor_class=Executor.get_class(config),
+            log_stats=engine.log_stats,
+            renderer=engine.renderer,
+        )
