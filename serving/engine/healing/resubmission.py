@@ -40,7 +40,7 @@ async def until_begun(
                 return
             except death as error:
                 if has_begun:
-                    reason = "the engine died, and is started again; send the request again"
+                    reason = "the engine died; send the request again"
                     raise AnswerLost(request_id, reason) from error
     reason = f"the engine died each of the {MAX_SUBMISSIONS} times that it had this request"
     raise RequestFailed(request_id, reason)

@@ -108,7 +108,6 @@ def serve(
     if not config.verbose:
         silence_warnings()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # an embedded engine in this process sets 0
-    os.environ["VLLM_KEEP_ALIVE_ON_ENGINE_DEATH"] = "1"  # EngineSupervisor decides
     path = model_path(config)
     arguments = server_arguments(
         config,

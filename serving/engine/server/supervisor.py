@@ -1,8 +1,7 @@
 """Starts the engine core again when its process dies; the server and its connections stay.
 
 vLLM's AsyncLLM stays too: of all its parts only the client of the engine core is replaced, so that
-whatever refers to it (routes, models, renderer, metrics) needs not know. vLLM's own watchdog, which
-ends a server that has lost its engine, is off (`VLLM_KEEP_ALIVE_ON_ENGINE_DEATH`).
+whatever refers to it (routes, models, renderer, metrics) needs not know.
 """
 
 from __future__ import annotations
@@ -54,9 +53,11 @@ class EngineSupervisor:
         registry: CollectorRegistry = REGISTRY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        from serving.engine.server.supervised_engine import SupervisedEngine
+
         self.is_stopped = False
         self.end: ServingError | None = None
-        self._engine = engine
+        self._engine = SupervisedEngine.supervise(engine, self)
         self._model = model
         self._restarts = restarts
         self._on_death = on_death
@@ -79,7 +80,7 @@ class EngineSupervisor:
     @property
     def is_running(self) -> bool:
         """Whether there is an engine now."""
-        return self._settled.is_set() and self.end is None
+        return self.end is None and self._settled.is_set() and not self._engine.has_died
 
     async def until_running(self) -> None:
         """Wait until there is an engine.
@@ -87,6 +88,8 @@ class EngineSupervisor:
         Raises:
             EngineDied, EngineClosed: there will be none.
         """
+        if self.end is None and self._engine.has_died:  # which `run` may not have seen yet
+            self._settled.clear()
         await self._settled.wait()
         if self.end is not None:
             raise self.end

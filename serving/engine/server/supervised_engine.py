@@ -1,0 +1,42 @@
+"""vLLM's engine for requests that outlive its process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm.v1.engine.async_llm import AsyncLLM
+
+if TYPE_CHECKING:
+    from serving.engine.server.supervisor import EngineSupervisor
+
+
+class SupervisedEngine(AsyncLLM):
+    """An AsyncLLM which is not healthy while its process is started again, but not in error.
+
+    In error its routes would refuse every request, and vLLM's watchdog would end the server.
+    """
+
+    supervisor: EngineSupervisor
+
+    @classmethod
+    def supervise(cls, engine: AsyncLLM, supervisor: EngineSupervisor) -> SupervisedEngine:
+        """Make a running engine a supervised one; vLLM creates its own class only."""
+        engine.__class__ = cls
+        engine.supervisor = supervisor
+        supervised: SupervisedEngine = engine
+        return supervised
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process is gone."""
+        return bool(super().errored)
+
+    @property
+    def errored(self) -> bool:
+        """Whether it is gone for good."""
+        return self.supervisor.end is not None
+
+    async def check_health(self) -> None:
+        """Raise an error if no request could be computed now."""
+        if not self.supervisor.is_running:
+            raise self.dead_error
