@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from vllm.v1.engine.async_llm import AsyncLLM
 
-if TYPE_CHECKING:
-    from serving.engine.server.supervisor import EngineSupervisor
+from serving.errors import ServingError
+
+
+class Supervision(Protocol):
+    """What a supervisor knows of its engine."""
+
+    @property
+    def end(self) -> ServingError | None:
+        """Why there is no engine any more."""
+        ...
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is an engine now."""
+        ...
 
 
 class SupervisedEngine(AsyncLLM):
@@ -16,10 +29,10 @@ class SupervisedEngine(AsyncLLM):
     In error its routes would refuse every request, and vLLM's watchdog would end the server.
     """
 
-    supervisor: EngineSupervisor
+    supervisor: Supervision
 
     @classmethod
-    def supervise(cls, engine: AsyncLLM, supervisor: EngineSupervisor) -> SupervisedEngine:
+    def supervise(cls, engine: AsyncLLM, supervisor: Supervision) -> SupervisedEngine:
         """Make a running engine a supervised one; vLLM creates its own class only."""
         engine.__class__ = cls
         engine.supervisor = supervisor
