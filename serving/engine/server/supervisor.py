@@ -11,17 +11,13 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from serving.engine.healing.restart_limit import PAUSE_S, may_restart
 from serving.engine.setup.model_loading import error_summary
 from serving.errors import EngineClosed, EngineDied, ServingError
-
-if TYPE_CHECKING:
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.engine.core_client import AsyncMPClient
 
 RECOVERY_BUCKETS_S = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600)
 
@@ -35,6 +31,7 @@ class EngineSupervisor:
     """Watches an engine from its start on; belongs to the event loop that creates it.
 
     Args:
+        engine: an AsyncLLM of vLLM, which becomes a SupervisedEngine.
         model: named in errors.
         restarts: how often it is started again within WINDOW_S.
         on_death: called at each death, before the engine is started again.
@@ -45,7 +42,7 @@ class EngineSupervisor:
 
     def __init__(
         self,
-        engine: AsyncLLM,
+        engine: Any,
         model: str,
         restarts: int,
         *,
@@ -57,14 +54,14 @@ class EngineSupervisor:
 
         self.is_stopped = False
         self.end: ServingError | None = None
-        self._engine = SupervisedEngine.supervise(engine, self)
+        self._engine = SupervisedEngine.of(engine, self)
         self._model = model
         self._restarts = restarts
         self._on_death = on_death
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._starts_s: list[float] = []
-        self._starting: asyncio.Future[AsyncMPClient] | None = None
+        self._starting: asyncio.Future[Any] | None = None
         self._settled = asyncio.Event()  # it runs, or has ended for good
         self._settled.set()
         self._deaths = Counter(
@@ -97,14 +94,14 @@ class EngineSupervisor:
     async def run(self) -> None:
         """Heal the engine whenever it dies, until there is none any more."""
         while True:
-            await asyncio.wait([self._engine.output_handler])
+            await self._engine.until_death()
             if self.is_stopped:
                 return
             died_s = self._clock()
             self._settled.clear()
             self._deaths.inc()
             self._on_death()
-            self._forget_requests()
+            await self._engine.forget()
             if not await self._start_again():
                 self._finish(EngineDied("its process ended; its output above says why"))
                 return
@@ -125,48 +122,26 @@ class EngineSupervisor:
                 if process.name.startswith("EngineCore"):
                     process.kill()
             await asyncio.wait([self._starting], timeout=_KILL_S)
-        if self._starting is not None and self._starting.exception() is None:
-            self._engine.engine_core = self._starting.result()  # which vLLM's shutdown ends
+        if self._starting is not None and not self._starting.exception():
+            self._engine.use(self._starting.result())  # vLLM's shutdown ends it
 
     def _finish(self, end: ServingError) -> None:
         self.end = self.end or end
         self._settled.set()
 
-    def _forget_requests(self) -> None:
-        """Free what vLLM keeps of requests; each of them has the error that ends it."""
-        processor = self._engine.output_processor
-        processor.abort_requests(list(processor.request_states), internal=True)
-
     async def _start_again(self) -> bool:
         """Whether the engine runs again; if not, no more starts are allowed."""
-        engine = self._engine
         while not self.is_stopped and may_restart(self._restarts, self._starts_s, self._clock()):
             logger.error("the engine died; it is started again")
             self._starts_s.append(self._clock())
-            await engine.renderer.clear_mm_cache_async()  # a new engine knows no images
-            self._starting = asyncio.ensure_future(asyncio.to_thread(self._start))
+            self._starting = asyncio.ensure_future(asyncio.to_thread(self._engine.new_core))
             try:
                 core = await asyncio.shield(self._starting)
+                self._starting = None
             except Exception as error:
                 logger.error("the engine could not be started again: %s", error_summary(error))
                 await asyncio.sleep(PAUSE_S)
-                continue
-            engine.engine_core, engine.output_handler = core, None
-            engine._run_output_handler()  # noqa: SLF001 (AsyncLLM does so in its first request)
-            return True
+            else:
+                self._engine.use(core)
+                return True
         return False
-
-    def _start(self) -> AsyncMPClient:
-        from vllm.v1.engine.core_client import EngineCoreClient
-        from vllm.v1.executor.abstract import Executor
-
-        engine = self._engine
-        engine.engine_core.shutdown()  # what is left of the dead one
-        config = engine.vllm_config
-        config.cache_config.num_gpu_blocks = None  # else those of the new one would be added
-        return EngineCoreClient.make_async_mp_client(
-            vllm_config=config,
-            executor_class=Executor.get_class(config),
-            log_stats=engine.log_stats,
-            renderer=engine.renderer,
-        )
