@@ -27,7 +27,7 @@ from serving.engine.clients.answers import (
 from serving.engine.clients.prompts import Prompts
 from serving.engine.clients.tool_calls import reader_for, tool_parser_for
 from serving.engine.healing.restart_limit import PAUSE_S, may_restart
-from serving.engine.healing.resubmission import until_begun, within_patience
+from serving.engine.healing.resubmission import max_submissions, until_begun, within_patience
 from serving.engine.setup.config import CAVEATS, EngineConfig, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.model_size import num_parameters
@@ -214,7 +214,14 @@ class EmbeddedEngine:
         if not self._has_started:
             await self.start()
         submit = partial(self._submission, request, time.monotonic(), shows_text=shows_text)
-        async with aclosing(until_begun(submit, request.request_id, death=_Restarting)) as chunks:
+        async with aclosing(
+            until_begun(
+                submit,
+                request.request_id,
+                death=_Restarting,
+                limit=max_submissions(self.config.restarts),
+            )
+        ) as chunks:
             async for chunk in chunks:
                 yield chunk
 

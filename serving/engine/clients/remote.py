@@ -52,6 +52,9 @@ DEFAULT_TIMEOUT_S = 600.0
 CONNECT_TIMEOUT_S = 10.0
 """Limit on connecting, and on listing the models, in seconds."""
 
+MAX_SUBMISSIONS = 3
+"""Submissions of a request if the server's engine dies; each lasts until the engine runs again."""
+
 logger = logging.getLogger("orchestrate")
 
 
@@ -175,7 +178,9 @@ class RemoteEngine:
             left = _with_time_left(request, time.monotonic() - submitted_s)
             yield await last_completion(self.stream(left))
 
-        submissions = until_begun(submit, request.request_id, death=AnswerLost)
+        submissions = until_begun(
+            submit, request.request_id, death=AnswerLost, limit=MAX_SUBMISSIONS
+        )
         [completion] = [each async for each in submissions]
         return completion
 

@@ -13,24 +13,33 @@ from serving.slo import Slo, patience_s
 
 T = TypeVar("T")
 
-MAX_SUBMISSIONS = 3
-"""Submissions of a request. One that kills the engine ends with them, before the default limit of
-restarts does."""
+
+def max_submissions(restarts: int) -> int:
+    """How often a request is submitted if the engine may be started again so many times.
+
+    A request that kills the engine each time ends before the engine does, from two restarts on.
+    """
+    return max(restarts, 2)
 
 
 async def until_begun(
-    submit: Callable[[], AsyncGenerator[T, None]], request_id: str, *, death: type[Exception]
+    submit: Callable[[], AsyncGenerator[T, None]],
+    request_id: str,
+    *,
+    death: type[Exception],
+    limit: int,
 ) -> AsyncGenerator[T, None]:
     """The outputs of a request, which is submitted again if the engine dies before the first one.
 
     Args:
         submit: gives the outputs of one submission; it waits until there is an engine.
         death: what the outputs raise if the engine dies, and is started again.
+        limit: most submissions.
     Raises:
         AnswerLost: the engine died after the first output.
-        RequestFailed: it died in each of MAX_SUBMISSIONS.
+        RequestFailed: it died in each submission.
     """
-    for _ in range(MAX_SUBMISSIONS):
+    for _ in range(limit):
         has_begun = False
         async with aclosing(submit()) as outputs:
             try:
@@ -42,7 +51,7 @@ async def until_begun(
                 if has_begun:
                     reason = "the engine died; send the request again"
                     raise AnswerLost(request_id, reason) from error
-    reason = f"the engine died each of the {MAX_SUBMISSIONS} times that it had this request"
+    reason = f"the engine died each of the {limit} times that it had this request"
     raise RequestFailed(request_id, reason)
 
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from serving.engine.healing.resubmission import until_begun, within_patience
+from serving.engine.healing.resubmission import max_submissions, until_begun, within_patience
 from serving.engine.server.responses import failure
 from serving.engine.server.slo_middleware import record_error
 from serving.errors import AnswerLost, EngineClosed, EngineDied, RequestFailed, lost_message
@@ -31,6 +31,7 @@ class HealedCalls:
         self._generate = engine.generate
         self._encode = engine.encode
         self._supervisor = supervisor
+        self._limit = max_submissions(supervisor.restarts)
 
     def generate(
         self, slo: Slo, prompt: Any, params: SamplingParams, request_id: str, **options: Any
@@ -51,7 +52,7 @@ class HealedCalls:
                 async for output in outputs:
                     yield output
 
-        return _for_vllm(submit, request_id)
+        return self._for_vllm(submit, request_id)
 
     def encode(
         self, prompt: Any, params: Any, request_id: str, **options: Any
@@ -64,26 +65,27 @@ class HealedCalls:
                 async for output in outputs:
                     yield output
 
-        return _for_vllm(submit, request_id)
+        return self._for_vllm(submit, request_id)
 
+    async def _for_vllm(
+        self, submit: Callable[[], AsyncGenerator[T, None]], request_id: str
+    ) -> AsyncGenerator[T, None]:
+        from vllm.v1.engine.exceptions import EngineDeadError
 
-async def _for_vllm(
-    submit: Callable[[], AsyncGenerator[T, None]], request_id: str
-) -> AsyncGenerator[T, None]:
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    try:
-        async with aclosing(until_begun(submit, request_id, death=EngineDeadError)) as outputs:
-            async for output in outputs:
-                yield output
-    except AnswerLost as error:
-        message = lost_message(error.args[1])
-        record_error(HTTPStatus.SERVICE_UNAVAILABLE, message)
-        raise failure(HTTPStatus.SERVICE_UNAVAILABLE, message) from error
-    except RequestFailed as error:  # not 503, at which a gateway asks the next replica
-        raise failure(HTTPStatus.INTERNAL_SERVER_ERROR, error.args[1]) from error
-    except (EngineDied, EngineClosed) as error:
-        raise failure(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        try:
+            async with aclosing(
+                until_begun(submit, request_id, death=EngineDeadError, limit=self._limit)
+            ) as outputs:
+                async for output in outputs:
+                    yield output
+        except AnswerLost as error:
+            message = lost_message(error.args[1])
+            record_error(HTTPStatus.SERVICE_UNAVAILABLE, message)
+            raise failure(HTTPStatus.SERVICE_UNAVAILABLE, message) from error
+        except RequestFailed as error:  # not 503, at which a gateway asks the next replica
+            raise failure(HTTPStatus.INTERNAL_SERVER_ERROR, error.args[1]) from error
+        except (EngineDied, EngineClosed) as error:
+            raise failure(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 
 
 def with_time_left(params: SamplingParams, slo: Slo, *, spent_s: float) -> SamplingParams:

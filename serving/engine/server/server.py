@@ -29,7 +29,6 @@ from serving.engine.setup.model_loading import error_summary, model_path, silenc
 from serving.engine.setup.random_model import has_random_weights
 from serving.engine.setup.tool_formats import NO_PARSER, require_parser
 from serving.errors import (
-    EngineDied,
     InvalidEngineConfig,
     ModelNotLoaded,
     ServingError,
@@ -275,11 +274,12 @@ async def _run(
                 )
             )
             closing = await _until_ended(serving, supervisor)
+            died = None if supervisor.is_stopped else supervisor.end
         await closing
     finally:
         listening.close()
-    if not supervisor.is_stopped:
-        raise supervisor.end or EngineDied("its HTTP server ended; its output above says why")
+    if died is not None:
+        raise died
 
 
 def _accept(drain: Drain, on_ready: Callable[[], None]) -> None:

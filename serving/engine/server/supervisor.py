@@ -36,6 +36,7 @@ class EngineSupervisor:
         restarts: how often it is started again within WINDOW_S.
         on_death: called at each death, before the engine is started again.
     Attributes:
+        restarts: as given.
         is_stopped: whether the server ends, by a signal.
         end: why there is no engine any more; None while there is one, or will be.
     """
@@ -56,7 +57,7 @@ class EngineSupervisor:
         self.end: ServingError | None = None
         self._engine = SupervisedEngine.of(engine, self)
         self._model = model
-        self._restarts = restarts
+        self.restarts = restarts
         self._on_death = on_death
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -131,7 +132,7 @@ class EngineSupervisor:
 
     async def _start_again(self) -> bool:
         """Whether the engine runs again; if not, no more starts are allowed."""
-        while not self.is_stopped and may_restart(self._restarts, self._starts_s, self._clock()):
+        while not self.is_stopped and may_restart(self.restarts, self._starts_s, self._clock()):
             logger.error("the engine died; it is started again")
             self._starts_s.append(self._clock())
             self._starting = asyncio.ensure_future(asyncio.to_thread(self._engine.new_core))
