@@ -210,12 +210,14 @@ def counters(text: str) -> dict[str, int]:
     return dict(found)
 
 
-def concerned(each: Ended, outages: Sequence[Outage]) -> Outage | None:
-    """The first outage that a request met; None if it met none."""
-    return next(
-        (one for one in outages if each.sent_s < one.healthy_s and each.ended_s > one.killed_s),
-        None,
-    )
+def group_of(each: Ended, outages: Sequence[Outage]) -> str:
+    """Whether a request met an outage, and whether a stream had begun at a kill."""
+    met = [one for one in outages if each.sent_s < one.healthy_s and each.ended_s > one.killed_s]
+    if not met:
+        return "untouched"
+    begun_s = each.begun_s
+    has_begun = begun_s is not None and any(begun_s < one.killed_s for one in met)
+    return "begun" if has_begun else "not_begun"
 
 
 def document_of(
@@ -226,15 +228,9 @@ def document_of(
     Raises:
         CommandError: the server counted other outcomes than the clients saw.
     """
-    groups: dict[str, Counter[str]] = {"not begun": Counter(), "begun": Counter()}
-    untouched: Counter[str] = Counter()
+    groups = {name: Counter[str]() for name in ("not_begun", "begun", "untouched")}
     for each in ended:
-        outage = concerned(each, outages)
-        if outage is None:
-            untouched[each.outcome] += 1
-        else:
-            has_begun = each.begun_s is not None and each.begun_s < outage.killed_s
-            groups["begun" if has_begun else "not begun"][each.outcome] += 1
+        groups[group_of(each, outages)][each.outcome] += 1
     total = Counter(each.outcome for each in ended)
     num_failed = total["failed"] + total["lost"]
     expected = {"promises_made": len(ended), "dropped": total["dropped"], "failed": num_failed}
@@ -245,10 +241,8 @@ def document_of(
         "recovery_s": [round(each.healthy_s - each.killed_s, 2) for each in outages],
         "requests": len(ended),
         "by_outcome": {name: total[name] for name in OUTCOMES},
-        "not_begun": {name: groups["not begun"][name] for name in OUTCOMES},
-        "begun": {name: groups["begun"][name] for name in OUTCOMES},
-        "untouched": {name: untouched[name] for name in OUTCOMES},
-        "is_ok": not (total["failed"] or groups["not begun"]["lost"] or untouched["lost"]),
+        **{key: {name: group[name] for name in OUTCOMES} for key, group in groups.items()},
+        "is_ok": not total["failed"] and total["lost"] == groups["begun"]["lost"],
     }
 
 
