@@ -164,6 +164,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "RayMissing",
             "RayUnreachable",
             "ReplicaFailed",
+            "AnswerLost",
             "RemoteUnavailable",
             "RemoteRefused",
             "RequestFailed",

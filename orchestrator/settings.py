@@ -60,6 +60,7 @@ class EngineFields(BaseModel):
         tool_parser: of vLLM, reads tool calls in the model's own format; "none": the model is asked
             for JSON instead; None: chosen by the model. Of a server only "none" counts.
         engine_args: further arguments of vLLM's EngineArgs for the embedded engine, by name.
+        restarts: how often a dead engine is started again within ten minutes; 0: never.
     """
 
     engine: str = EMBEDDED
@@ -76,6 +77,7 @@ class EngineFields(BaseModel):
     seed: int = 0
     tool_parser: str | None = None
     engine_args: dict[str, Any] = Field(default_factory=dict)
+    restarts: int = Field(default=3, ge=0)
 
 
 class EngineSettings(EngineFields):

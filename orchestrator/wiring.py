@@ -169,6 +169,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         dtype=settings.dtype,
         tool_parser=settings.tool_parser,
         engine_args=settings.engine_args,
+        restarts=settings.restarts,
         seed=settings.seed,
         verbose=settings.verbose,
     )

@@ -100,6 +100,16 @@ class RequestFailed(ServingError):
         return "{} failed in the engine: {}".format(*self.args)
 
 
+class AnswerLost(ServingError):
+    """The engine died within an answer of which the caller has a part; a retry may succeed."""
+
+    def __init__(self, request_id: str, reason: str) -> None:
+        super().__init__(request_id, reason)
+
+    def __str__(self) -> str:
+        return "the rest of the answer to {} is lost: {}".format(*self.args)
+
+
 class StructuredOutputInvalid(ServingError):
     """The text is not valid under the schema, most often because max_tokens cut it."""
 
@@ -334,6 +344,7 @@ class ModelUnreadable(ServingError):
 # field that vLLM passes unchanged from its scheduler to callers, in process and over HTTP.
 _DROPPED = "slo_dropped: "
 _REJECTED = "slo_rejected: "
+_LOST = "answer_lost: "
 
 
 BEGUN_STOP_REASON = "begun"
@@ -350,8 +361,13 @@ def rejected_stop_reason(error: InvalidSlo) -> str:
     return _REJECTED + str(error)
 
 
+def lost_message(reason: str) -> str:
+    """The message of a server's error for an answer, the rest of which is lost."""
+    return _LOST + reason
+
+
 def error_of_stop_reason(request_id: str, stop_reason: object) -> ServingError | None:
-    """The named error in a stop reason; None for the stop reason of an ordinary end."""
+    """The named error in a stop reason, or in a server's message; None if it names none."""
     if not isinstance(stop_reason, str):
         return None
     if stop_reason == BEGUN_STOP_REASON:
@@ -360,4 +376,6 @@ def error_of_stop_reason(request_id: str, stop_reason: object) -> ServingError |
         return RequestDropped(request_id, stop_reason.removeprefix(_DROPPED))
     if stop_reason.startswith(_REJECTED):
         return InvalidSlo("slo", request_id, stop_reason.removeprefix(_REJECTED))
+    if stop_reason.startswith(_LOST):
+        return AnswerLost(request_id, stop_reason.removeprefix(_LOST))
     return None

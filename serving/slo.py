@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from serving.errors import InvalidSlo
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
@@ -184,6 +184,38 @@ def from_tags(tags: Mapping[str, object] | None) -> Slo:
     if "deadline_s" in values:
         values.setdefault("kind", SloKind.COMPOUND if "program" in values else SloKind.DEADLINE)
     return Slo(**values) if values else BEST_EFFORT  # type: ignore[arg-type]
+
+
+PROMISES = ("slo_deadline_s", "slo_final_s", "slo_ttft_s", "slo_waiting_s")
+"""The tags that count seconds from the arrival; `slo_tbt_s` counts from token to token."""
+
+LEAST_S = 0.001
+"""What is left of a promise whose time has passed. The engine takes only values above 0, and by
+`slo_on_late` it decides what becomes of a late request; none answers within a millisecond."""
+
+
+def remaining(tags: Mapping[str, Any], slo: Slo, *, spent_s: float) -> dict[str, Any]:
+    """The tags after some seconds before the engine; those of other kinds of values are unchanged.
+
+    The default promises of a latency request are promises too, so they are written down.
+
+    Args:
+        slo: what the tags mean.
+        spent_s: seconds since the arrival.
+    """
+    promised = dict(tags)
+    if slo.kind is SloKind.LATENCY:
+        promised |= {"slo_ttft_s": slo.ttft_s, "slo_waiting_s": slo.waiting_s}
+    for name in PROMISES:
+        if name in promised:
+            promised[name] = max(promised[name] - spent_s, LEAST_S)
+    return promised
+
+
+def patience_s(slo: Slo) -> float:
+    """Seconds from the arrival after which a request without any service is to be dropped."""
+    due_s = (slo.final_s or slo.deadline_s) if slo.on_late is OnLate.DROP else None
+    return min(slo.waiting_s or math.inf, due_s or math.inf)
 
 
 def _number(key: str, value: object) -> float:

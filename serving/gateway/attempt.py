@@ -22,10 +22,11 @@ from serving.gateway.fleet_state import Choice
 from serving.gateway.http_parts import payload, request_headers, response_headers
 from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.polling import CLIENT_ERRORS
-from serving.gateway.promises import demoted, remaining
+from serving.gateway.promises import demoted
 from serving.gateway.replica_state import ReplicaState
 from serving.gateway.retries import Outcome, may_retry, outcome_of_status
 from serving.gateway.token_estimates import USAGE_BYTES, TokenEstimates, usage_at_end
+from serving.slo import remaining
 
 MAX_KEPT_ERROR_BYTES = 64 << 10
 """What is kept of the answer of a replica that cannot serve, while others are asked."""

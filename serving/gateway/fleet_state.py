@@ -10,12 +10,11 @@ from urllib.parse import urlsplit
 from serving.errors import InvalidEngineConfig
 from serving.gateway.body import Body
 from serving.gateway.prefixes import blocks_of
-from serving.gateway.promises import remaining
 from serving.gateway.replica_state import ReplicaState
 from serving.gateway.token_estimates import TokenEstimates
 from serving.router.choose import Route, Router
 from serving.router.snapshot import ReplicaSnapshot, RoutedRequest
-from serving.slo import from_tags
+from serving.slo import from_tags, remaining
 
 
 class Nobody(Enum):

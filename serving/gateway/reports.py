@@ -65,7 +65,7 @@ def parse_report(content: bytes) -> SnapshotReport:
         boot_id=boot_id,
         models=tuple(models),
         age_s=_number(report, "age_s"),
-        draining=report.get("draining") is True,  # ours never says so: it stops at once
+        draining=report.get("draining") is True,
         snapshot=_snapshot(_mapping(_member(report, "snapshot"), "snapshot")),
     )
 

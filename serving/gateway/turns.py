@@ -15,9 +15,9 @@ from serving.engine.server.slo_middleware import BEGUN_STATUS
 from serving.gateway.attempt import CutOff, Failed, Upstream, kept, next_part, unreachable
 from serving.gateway.body import Body
 from serving.gateway.fleet_state import Choice
-from serving.gateway.promises import remaining
 from serving.gateway.replica_state import ReplicaState
 from serving.gateway.retries import may_retry, outcome_of_status
+from serving.slo import remaining
 
 Turn = ReplicaState | web.Response | Failed
 """The replica at which its turn has come; an answer that is final; or that another may be asked."""

@@ -53,11 +53,12 @@ _NAMES = {
     "vllm.outputs.RequestOutput": """
         finished num_cached_tokens outputs prompt_token_ids request_id""",
     "vllm.parser.engine.adapters.ParserEngineToolAdapter": "skip_reasoning_parsing",
+    "vllm.renderers.base.BaseRenderer": "clear_mm_cache_async",
     "vllm.renderers.hf.HfRenderer": "render_messages_async tokenizer",
     "vllm.renderers.params.ChatParams": "chat_template_kwargs response_format tool_choice",
     "vllm.sampling_params.RequestOutputKind": "DELTA",
     "vllm.sampling_params.SamplingParams": """
-        extra_args logit_bias min_tokens output_kind skip_special_tokens
+        clone extra_args logit_bias min_tokens output_kind skip_special_tokens
         spaces_between_special_tokens stop structured_outputs""",
     "vllm.sampling_params.StructuredOutputsParams": """
         choice grammar json json_object regex structural_tag""",
@@ -92,13 +93,18 @@ _NAMES = {
     "vllm.v1.engine.EngineCoreOutputs": "outputs",
     "vllm.v1.engine.FinishReason": "ABORT LENGTH STOP",
     "vllm.v1.engine.async_llm.AsyncLLM": """
-        generate get_tokenizer model_config output_processor renderer shutdown vllm_config""",
+        _run_output_handler dead_error encode engine_core errored generate get_tokenizer log_stats
+         model_config        output_handler output_processor renderer shutdown vllm_config""",
     "vllm.v1.engine.core.EngineCore": "scheduler",
+    "vllm.v1.engine.core_client.AsyncMPClient": "shutdown",
+    "vllm.v1.engine.core_client.EngineCoreClient": "make_async_mp_client",
     "vllm.v1.engine.core_client.InprocClient": "engine_core shutdown",
     "vllm.v1.engine.llm_engine.LLMEngine": """
         abort_request add_request engine_core from_engine_args get_tokenizer
         has_unfinished_requests model_config step vllm_config""",
-    "vllm.v1.engine.output_processor.OutputProcessor": "propagate_error",
+    "vllm.v1.engine.output_processor.OutputProcessor": """
+        abort_requests propagate_error request_states""",
+    "vllm.v1.executor.abstract.Executor": "get_class",
     "vllm.v1.kv_cache_interface.KVCacheConfig": "kv_cache_groups",
     "vllm.v1.outputs.ModelRunnerOutput": "req_id_to_index sampled_token_ids",
     "vllm.v1.request.Request": """

@@ -19,6 +19,7 @@ from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.engine.setup.config import EngineConfig
 from serving.errors import ServingError
 from serving.generation import GenerationRequest
+from serving.slo import OnLate, Slo, SloKind
 from serving.view import Plan, StepView
 
 CONFIG = EngineConfig(slots=4, max_model_tokens=512, kv_cache_bytes=1 << 20)
@@ -150,15 +151,7 @@ async def failing_policy() -> Outcome:
     await engine.start()
     waiting = await busy(engine, 6)
 
-    def broken(view: StepView) -> Plan:
-        raise RuntimeError("the policy is broken")
-
-    def sabotage(llm: Any) -> None:
-        scheduler: Any = scheduler_of(llm)
-        scheduler.planner.policy = broken
-        scheduler.planner.plan_due = True
-
-    await engine.call(sabotage)
+    await engine.call(raise_once)
     outcomes: Outcome = {"waiting": [await task for task in waiting]}
     outcomes |= {"call": await outcome(call(engine)), "start": await outcome(engine.start())}
     await engine.close()
@@ -177,6 +170,48 @@ async def invalid_plan() -> Outcome:
 
     await engine.call(forget)
     outcomes = {"call": await outcome(call(engine))}
+    await engine.close()
+    return outcomes
+
+
+def raise_once(llm: Any) -> None:
+    """The engine's next plan raises an error; the next engine has a policy of its own."""
+    scheduler: Any = scheduler_of(llm)
+
+    def broken(view: StepView) -> Plan:
+        raise RuntimeError("the policy is broken")
+
+    scheduler.planner.policy = broken
+    scheduler.planner.plan_due = True
+
+
+@scenario
+async def engine_that_dies_once() -> Outcome:
+    """It is started again; calls are submitted again, and a stream that has begun ends."""
+    engine = EmbeddedEngine(replace(CONFIG, restarts=1))
+    await engine.start()
+    waiting = await busy(engine, 6)
+    request = GenerationRequest(request_id="s", prompt="go", max_tokens=400)
+    stream = engine.stream(request)
+    await anext(stream)
+    await engine.call(raise_once)
+
+    async def rest() -> None:
+        async for _ in stream:
+            pass
+
+    late = Slo(kind=SloKind.DEADLINE, deadline_s=0.01, on_late=OnLate.DROP)
+    dropped = asyncio.create_task(outcome(engine.generate(replace(request, slo=late))))
+    outcomes: Outcome = {
+        "stream": await outcome(rest()),
+        "late": await dropped,
+        "waiting": [await task for task in waiting],
+    }
+    await engine.call(raise_once)
+    outcomes |= {
+        "second death": await outcome(call(engine)),
+        "start": await outcome(engine.start()),
+    }
     await engine.close()
     return outcomes
 

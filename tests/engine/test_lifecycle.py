@@ -78,6 +78,24 @@ def test_the_error_of_an_invalid_plan_names_the_fault(outcomes: dict[str, Any]) 
     assert "order must name every request exactly once" in message
 
 
+def test_an_engine_that_dies_is_started_again_and_its_calls_are_answered(
+    outcomes: dict[str, Any],
+) -> None:
+    scenario = outcomes["engine_that_dies_once"]
+    assert [kind for kind, _ in scenario["waiting"]] == ["Completion"] * 6
+    assert scenario["stream"][0] == "AnswerLost"
+    assert scenario["late"][0] == "RequestDropped"
+
+
+def test_an_engine_that_dies_more_often_than_it_is_started_again_ends(
+    outcomes: dict[str, Any],
+) -> None:
+    scenario = outcomes["engine_that_dies_once"]
+    for kind, message in (scenario["second death"], scenario["start"]):
+        assert kind == "EngineDied"
+        assert "the policy is broken" in message
+
+
 def test_after_every_failure_the_process_can_start_another_engine(
     outcomes: dict[str, Any],
 ) -> None:

@@ -25,7 +25,7 @@ import psutil
 import pytest
 
 from serving.engine.clients.remote import RemoteEngine
-from serving.errors import InvalidRequest, PromptTooLong, RemoteRefused, RequestDropped
+from serving.errors import AnswerLost, InvalidRequest, PromptTooLong, RemoteRefused, RequestDropped
 from serving.generation import GenerationRequest, Message
 from serving.slo import OnLate, Slo, SloKind
 from tests.places import ROOT
@@ -39,7 +39,7 @@ PROGRAM = """
 import sys
 from serving.engine.setup.config import EngineConfig
 from serving.engine.server.server import serve
-serve(EngineConfig(slots=4, step_tokens=512), port=int(sys.argv[1]))
+serve(EngineConfig(slots=4, step_tokens=512, restarts=1), port=int(sys.argv[1]))
 """
 UNREACHABLE = Slo(kind=SloKind.DEADLINE, deadline_s=0.02, on_late=OnLate.DROP)
 SCHEMA = {
@@ -414,6 +414,53 @@ async def test_a_client_that_disconnects_frees_its_slot(engine: RemoteEngine, ur
     await until_running(url, 0)
 
 
+async def test_a_client_that_closes_its_stream_frees_its_slot(
+    engine: RemoteEngine, url: str
+) -> None:
+    stream = engine.stream(chat(max_tokens=8000))
+    await anext(stream)
+    assert await num_running(url) == 1
+    await stream.aclose()
+    await until_running(url, 0)
+
+
+async def status_of(url: str, path: str) -> int:
+    async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
+        return (await client.get(f"{url}{path}")).status_code
+
+
+async def test_a_dead_engine_is_started_again_and_loses_only_what_was_streamed(
+    engine: RemoteEngine, server: tuple[subprocess.Popen[bytes], str]
+) -> None:
+    process, url = server
+    stream = engine.stream(chat(max_tokens=8000))
+    await anext(stream)
+    body = {"prompt": "hi", "max_tokens": 300, "ignore_eos": True}
+    open_call = asyncio.create_task(post(url, "/v1/completions", **body))
+    streamed_call = asyncio.create_task(engine.generate(chat(max_tokens=300, seed=3)))
+    await until_running(url, 3)
+    cores = psutil.Process(process.pid).children()
+    [core] = [each for each in cores if each.name() == "VLLM::EngineCore"]
+    core.kill()
+    with pytest.raises(AnswerLost):
+        async for _ in stream:
+            pass
+    assert await status_of(url, "/health") == 503
+    assert await status_of(url, "/orchestrate/snapshot") == 503
+    later_call = asyncio.create_task(post(url, "/v1/completions", **body))
+    with pytest.raises(RequestDropped, match="no engine within"):
+        await engine.generate(chat(slo=UNREACHABLE))
+    assert (await streamed_call).usage.output_tokens > 0
+    for call in (open_call, later_call):
+        answer = await call
+        assert answer.json()["usage"]["completion_tokens"] == 300
+    assert await status_of(url, "/health") == 200
+    async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
+        metrics = (await client.get(f"{url}/metrics")).text
+    assert "orchestrate_engine_deaths_total 1.0" in metrics
+    assert "orchestrate_engine_recovery_seconds_count 1.0" in metrics
+
+
 async def test_a_second_server_on_the_same_port_fails(url: str) -> None:
     port = url.rpartition(":")[2]
     second = await asyncio.create_subprocess_exec(
@@ -425,7 +472,7 @@ async def test_a_second_server_on_the_same_port_fails(url: str) -> None:
     assert b"InvalidEngineConfig: port=" in errors
 
 
-async def test_an_interrupt_ends_the_server_with_its_calls_and_processes(
+async def test_a_server_drains_until_an_interrupt_ends_it_with_its_calls_and_processes(
     server: tuple[subprocess.Popen[bytes], str],
 ) -> None:
     process, url = server
@@ -433,7 +480,15 @@ async def test_an_interrupt_ends_the_server_with_its_calls_and_processes(
     assert started
     engine = RemoteEngine(url, timeout_s=CALL_S)
     call = asyncio.create_task(engine.generate(chat(max_tokens=8000)))
-    await until_running(url, 1)
+    short_call = asyncio.create_task(engine.generate(chat(max_tokens=300)))
+    await until_running(url, 2)
+    process.send_signal(signal.SIGTERM)
+    assert (await short_call).usage.output_tokens > 0
+    refused = await post(url, "/v1/completions", prompt="hi")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json()["error"]["type"] == "draining"
+    async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
+        assert (await client.get(f"{url}/orchestrate/snapshot")).json()["draining"] is True
     process.send_signal(signal.SIGINT)
     assert await asyncio.to_thread(process.wait, STOP_S) == 0
     async with asyncio.timeout(CALL_S):

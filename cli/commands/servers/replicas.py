@@ -42,6 +42,7 @@ def serve_replicas(
     api_key: str | None,
     keys: Sequence[ApiKey],
     keys_file: Path | None,
+    drain_s: float,
     vllm_flags: Sequence[str],
 ) -> None:
     """Serve replicas of a model until a signal.
@@ -78,6 +79,7 @@ def serve_replicas(
         api_key=own_key,
         keys=None if keys_file is None else keys_file.read_text(encoding="utf-8"),
         vllm_flags=tuple(vllm_flags),
+        drain_s=drain_s,
     )
     arguments = {**config.engine_args, **given_flags(vllm_flags)}
     replicas = RayReplicas(
@@ -87,7 +89,9 @@ def serve_replicas(
         address=ray_address,
         verbose=config.verbose,
     )
-    settings = GatewaySettings((), host=host, port=port, keys=keys, api_key=own_key)
+    settings = GatewaySettings(
+        (), host=host, port=port, keys=keys, api_key=own_key, drain_s=drain_s
+    )
     url = url_of(host, port)
     run_replicas(settings, replicas, lambda text: say(f"{url}: {text}"))
     say("the replicas have stopped")

@@ -90,6 +90,16 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    drain_s: Annotated[
+        float,
+        typer.Option(
+            "--drain-s",
+            metavar="S",
+            min=0,
+            help="Seconds that open requests have after SIGTERM.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = 30.0,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -100,7 +110,10 @@ def serve(
     ] = False,
     verbose: options.Verbose = None,
 ) -> None:
-    """Serve a model by the OpenAI API with deadline scheduling, until Ctrl-C."""
+    """Serve a model by the OpenAI API with deadline scheduling, until Ctrl-C.
+
+    SIGTERM finishes open requests first.
+    """
     from cli.errors import BadInput
     from orchestrator.settings import read_settings
     from orchestrator.wiring import engine_config
@@ -138,6 +151,7 @@ def serve(
             api_key=single_key,
             keys=keys,
             keys_file=api_keys,
+            drain_s=drain_s,
             vllm_flags=vllm_flags,
         )
         return
@@ -148,6 +162,7 @@ def serve(
         api_key=single_key,
         keys_file=api_keys,
         access_log=access_log,
+        drain_s=drain_s,
         vllm_flags=vllm_flags,
         on_ready=lambda: say(f"ready: {address}"),
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import logging
 import os
 import queue
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,6 +26,8 @@ from serving.engine.clients.answers import (
 )
 from serving.engine.clients.prompts import Prompts
 from serving.engine.clients.tool_calls import reader_for
+from serving.engine.healing.restart_limit import PAUSE_S, may_restart
+from serving.engine.healing.resubmission import max_submissions, until_begun, within_patience
 from serving.engine.setup.config import CAVEATS, EngineConfig, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.model_size import num_parameters
@@ -56,6 +59,8 @@ if TYPE_CHECKING:
     from serving.engine.scheduler.scheduler import SloSchedulerMixin
 
 T = TypeVar("T")
+
+logger = logging.getLogger("orchestrate")
 
 
 class _Place:
@@ -105,11 +110,22 @@ class _Job(Generic[T]):
             self.done.set_exception(error)
 
 
+def _future() -> Future[LLMEngine]:
+    future: Future[LLMEngine] = Future()
+    future.set_running_or_notify_cancel()  # a cancelled call must not cancel it
+    return future
+
+
+class _Restarting(EngineDied):
+    """The engine died, and is started again."""
+
+
 class EmbeddedEngine:
     """An engine in this process; several event loops may share it.
 
     One thread owns vLLM's LLMEngine, and runs callers' jobs between two steps. Cancelling a call
-    aborts its request. If the engine dies, every call fails.
+    aborts its request. If the engine dies, it is started again as often as `config.restarts`
+    allows, and calls that gave out nothing are submitted again; otherwise every call fails.
 
     Attributes:
         may_be_closed: see EngineInProcess; by default it does not.
@@ -130,11 +146,12 @@ class EmbeddedEngine:
         self._submissions = itertools.count()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ready: Future[LLMEngine] = Future()
-        self._ready.set_running_or_notify_cancel()  # a cancelled call must not cancel it
+        self._has_started = False
+        self._starts_s: list[float] = []  # after a death
+        self._ready = _future()
         self._end: ServingError | None = None
         self._prompts = Prompts()
-        self._structured_output: StructuredOutputCheck  # exists once the engine is ready
+        self._structured_output: StructuredOutputCheck | None = None  # until the engine is ready
 
     @property
     def info(self) -> EngineInfo:
@@ -172,7 +189,7 @@ class EmbeddedEngine:
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Submit a request and wait for its answer; cancelling aborts it."""
-        return await last_completion(self._stream(request, shows_text=False))
+        return await last_completion(self._healed(request, shows_text=False))
 
     def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Submit a request and yield its text as it grows; closing the iterator aborts it.
@@ -184,22 +201,39 @@ class EmbeddedEngine:
                 it exceeds a bound or takes long to compile.
             ToolsNotSupported: it has tools, and this engine has no tool parser.
             RequestDropped: the scheduler dropped it, as its SLO asks for.
-            RequestFailed: vLLM failed on it, and still serves other requests.
+            RequestFailed: vLLM failed on it, or died of it, and still serves other requests.
+            AnswerLost: the engine died within the answer, and is started again.
             EngineClosed, EngineDied: the engine ended before the request did.
         """
-        return self._stream(request, shows_text=True)
+        return self._healed(request, shows_text=True)
 
-    async def _stream(
+    async def _healed(
         self, request: GenerationRequest, *, shows_text: bool
     ) -> AsyncIterator[Chunk]:
         check_request(request)
         _require_text(request)
-        was_ready, submitted_s = self._ready.done(), time.monotonic()
-        await self.start()
-        if not was_ready:
-            submitted_s = time.monotonic()
+        if not self._has_started:
+            await self.start()
+        submit = partial(self._submission, request, time.monotonic(), shows_text=shows_text)
+        async with aclosing(
+            until_begun(
+                submit,
+                request.request_id,
+                death=_Restarting,
+                limit=max_submissions(self.config.restarts),
+            )
+        ) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _submission(
+        self, request: GenerationRequest, submitted_s: float, *, shows_text: bool
+    ) -> AsyncGenerator[Chunk, None]:
+        """The chunks of one submission; without their text only the last one."""
         loop = asyncio.get_running_loop()
-        llm = self._ready.result()
+        llm = await within_patience(
+            self._llm(), request.request_id, request.slo, spent_s=time.monotonic() - submitted_s
+        )
         await self._check_schema(request)
         thread = self._prompts.thread_for(request)
         tokens = await loop.run_in_executor(thread, self._tokens, llm, request)
@@ -224,12 +258,17 @@ class EmbeddedEngine:
                     answer = await loop.run_in_executor(self._prompts.tokenizer_thread, read)
                 if isinstance(answer, ServingError):
                     raise answer
-                yield answer
+                if shows_text or answer.completion is not None:
+                    yield answer
                 if answer.completion is not None:
                     return
         finally:
             if self._end is None:
                 self._jobs.put(_Job(lambda llm: self._abort(llm, engine_id)))
+
+    async def _llm(self) -> LLMEngine:
+        await self.start()
+        return await asyncio.wrap_future(self._ready)
 
     async def call(self, work: Callable[[LLMEngine], T]) -> T:
         """Run work on the engine's thread, between two steps, and return its result.
@@ -257,6 +296,7 @@ class EmbeddedEngine:
             structured = structured_outputs(request)
         except (TypeError, ValueError) as error:
             raise named_error(request.request_id, error) from error
+        assert self._structured_output is not None, "the engine is ready"
         await self._structured_output.check(structured, request.request_id)
 
     def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
@@ -273,27 +313,61 @@ class EmbeddedEngine:
         return sampling_params(pending.request, available_tokens, pending.choice_tokens)
 
     def _run(self) -> None:
+        while self._end is None:
+            self._live()
+        if self._structured_output is not None:
+            self._structured_output.close()
+
+    def _live(self) -> None:
+        """Load an engine, and serve calls until it ends."""
         try:
             llm = self._load()
         except BaseException as error:
-            end = error if isinstance(error, ServingError) else EngineDied(error_summary(error))
-            _place.leave()
-            self._finish(end)
-            self._ready.set_exception(end)
+            self._not_loaded(error)
             return
+        self._has_started = True
         self._ready.set_result(llm)
         try:
             self._serve(llm)
         except BaseException as error:
-            self._finish(EngineDied(f"{type(error).__name__}: {error}"))
+            self._died(error)
         else:
             self._finish(EngineClosed(self.config.model))
         finally:
-            self._structured_output.close()
             try:
                 _free(llm)
             finally:
-                _place.leave()
+                if self._end is not None:
+                    _place.leave()
+
+    def _not_loaded(self, error: BaseException) -> None:
+        end = error if isinstance(error, ServingError) else EngineDied(error_summary(error))
+        if self._has_started:
+            end = EngineDied(f"it could not be started again: {end}")
+            logger.error("%s", end)
+            if isinstance(error, Exception) and self._may_restart():
+                time.sleep(PAUSE_S)
+                return
+        _place.leave()
+        self._finish(end)
+        self._ready.set_exception(end)
+
+    def _died(self, error: BaseException) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        if not (isinstance(error, Exception) and self._may_restart()):
+            self._finish(EngineDied(cause))
+            return
+        logger.error("the engine died, and is started again: %s", cause)
+        self._ready = _future()
+        self._end_calls(_Restarting(cause))
+
+    def _may_restart(self) -> bool:
+        """Whether another start is allowed, which then counts."""
+        now_s = time.monotonic()
+        if not may_restart(self.config.restarts, self._starts_s, now_s):
+            return False
+        self._starts_s.append(now_s)
+        return True
 
     def _load(self) -> LLMEngine:
         platform = vllm_platform()
@@ -311,7 +385,8 @@ class EmbeddedEngine:
                 arguments = self.config.vllm_arguments(model, platform)
                 llm = LLMEngine.from_engine_args(EngineArgs(disable_log_stats=True, **arguments))
             tokenizer = llm.get_tokenizer()
-            self._structured_output = StructuredOutputCheck(llm.vllm_config, tokenizer)
+            if self._structured_output is None:
+                self._structured_output = StructuredOutputCheck(llm.vllm_config, tokenizer)
             model_type = str(getattr(llm.model_config.hf_config, "model_type", ""))
             asked, name = self.config.tool_parser, self.config.model
             tool_parser = tool_parser_for(asked, name, model_type, tokenizer)
@@ -373,14 +448,17 @@ class EmbeddedEngine:
     def _finish(self, end: ServingError) -> None:
         """Fail all waiting and all future calls."""
         self._end = end
-        for pending in self._calls.values():
-            pending.deliver(end)
-        self._calls.clear()
+        self._end_calls(end)
         with suppress(queue.Empty):
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
                     job.fail(end)
+
+    def _end_calls(self, error: ServingError) -> None:
+        for pending in self._calls.values():
+            pending.deliver(error)
+        self._calls.clear()
 
 
 def _require_text(request: GenerationRequest) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -13,12 +14,14 @@ from urllib.parse import urlsplit
 from serving.engine.clients.chat_turns import openai_tool, openai_turn
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.clients.remote_embeddings import batches_of, vectors_of
+from serving.engine.healing.resubmission import until_begun
 from serving.engine.server.local_host import is_loopback
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
 from serving.engine.setup.model_size import num_parameters
 from serving.engine.setup.tool_formats import NO_PARSER
 from serving.errors import (
+    AnswerLost,
     EmbeddingsNotSupported,
     EngineClosed,
     InvalidEngineConfig,
@@ -38,7 +41,7 @@ from serving.generation import (
     check_request,
     last_completion,
 )
-from serving.slo import to_tags
+from serving.slo import LEAST_S, from_tags, remaining, to_tags
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -48,6 +51,9 @@ DEFAULT_TIMEOUT_S = 600.0
 
 CONNECT_TIMEOUT_S = 10.0
 """Limit on connecting, and on listing the models, in seconds."""
+
+MAX_SUBMISSIONS = 3
+"""Submissions of a request if the server's engine dies; each lasts until the engine runs again."""
 
 logger = logging.getLogger("orchestrate")
 
@@ -161,8 +167,22 @@ class RemoteEngine:
         return other
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        """Submit a request and wait for its answer; cancelling aborts it."""
-        return await last_completion(self.stream(request))
+        """Submit a request and wait for its answer; cancelling aborts it.
+
+        It is streamed, but the caller sees nothing before its end: if the server's engine dies, it
+        is submitted again, with what is left of its SLO.
+        """
+        submitted_s = time.monotonic()
+
+        async def submit() -> AsyncGenerator[Completion, None]:
+            left = _with_time_left(request, time.monotonic() - submitted_s)
+            yield await last_completion(self.stream(left))
+
+        submissions = until_begun(
+            submit, request.request_id, death=AnswerLost, limit=MAX_SUBMISSIONS
+        )
+        [completion] = [each async for each in submissions]
+        return completion
 
     async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Submit a request and yield its text as it grows; closing the iterator aborts it.
@@ -172,6 +192,7 @@ class RemoteEngine:
             ToolsNotSupported: it has tools, and the server does not read tool calls.
             RequestDropped: the scheduler dropped it, as its SLO asks for.
             RequestFailed: the server ended it without an answer.
+            AnswerLost: the server's engine died within the answer.
             RemoteRefused, RemoteUnavailable: the server failed, or cannot be reached.
             EngineClosed: this engine was closed.
         """
@@ -405,6 +426,13 @@ class RemoteEngine:
                 return response.named(self.base_url, request, self._info.max_model_tokens)
             return RemoteRefused(self.base_url, response.status, response.message)
         return RemoteRefused(self.base_url, 200, f"not a valid response of the API: {error}")
+
+
+def _with_time_left(request: GenerationRequest, spent_s: float) -> GenerationRequest:
+    if spent_s < LEAST_S:
+        return request
+    tags = remaining(to_tags(request.slo), request.slo, spent_s=spent_s)
+    return replace(request, slo=from_tags(tags))
 
 
 def _changed(request: GenerationRequest, defaults: Mapping[str, object]) -> dict[str, Any]:

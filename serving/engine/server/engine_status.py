@@ -34,7 +34,7 @@ class EngineStatus(Collector):
     process where, so it must be created before that process starts.
 
     Attributes:
-        boot_id: another one at each start of the server, as a router sees by it that the replica
+        boot_id: another one at each start of the engine, as a router sees by it that the replica
             has started anew.
     """
 
@@ -95,6 +95,11 @@ class EngineStatus(Collector):
             "snapshot": self._latest["snapshot"],
         }
 
+    def forget(self) -> None:
+        """The engine has died: the next one begins without requests, and with an empty cache."""
+        self._latest = None
+        self.boot_id = uuid.uuid4().hex
+
     def take(self, message: bytes) -> None:
         """A status arrives."""
         self._latest, self._received_s = json.loads(message), self._clock()
@@ -139,7 +144,7 @@ _METRIC_NAMES = {"plan_s": "plan_seconds", "step_s": "step_seconds"}
 
 
 class StatusMiddleware:
-    """Answers GET SNAPSHOT_PATH: the engine's state for a router; 503 before it is known."""
+    """Answers GET SNAPSHOT_PATH: the engine's state for a router; 503 while it is being started."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -149,6 +154,11 @@ class StatusMiddleware:
         if scope["type"] != "http" or path_of(scope).rstrip("/") != SNAPSHOT_PATH:
             await self._app(scope, receive, send)
             return
-        status: EngineStatus = scope["app"].state.args.engine_status
-        document = status.document()
-        await send_json(send, 200 if document else 503, document or {"error": "no status yet"})
+        arguments = scope["app"].state.args
+        status: EngineStatus = arguments.engine_status
+        # A last status of a dead engine may arrive while the next one is being started.
+        document = status.document() if arguments.supervisor.is_running else None
+        if document is None:
+            await send_json(send, 503, {"error": "the engine is being started"})
+        else:
+            await send_json(send, 200, document | {"draining": arguments.drain.is_draining})

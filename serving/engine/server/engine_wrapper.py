@@ -9,14 +9,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.server.access import key_of_request
+from serving.engine.server.healed_calls import HealedCalls
 from serving.engine.server.promises import PromiseCounters
+from serving.engine.server.responses import failure
 from serving.engine.server.slo_middleware import (
     BEGUN_STATUS,
     DROPPED_STATUS,
     Refusal,
     has_tool_schema,
     record_admission,
-    record_drop,
+    record_error,
     record_refusal,
 )
 from serving.engine.structured_output.check import StructuredOutputCheck
@@ -26,6 +28,7 @@ from serving.errors import (
     InvalidSlo,
     RequestDropped,
     RequestFailed,
+    dropped_stop_reason,
     error_of_stop_reason,
 )
 from serving.slo import BEST_EFFORT, Slo, from_tags
@@ -35,31 +38,38 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from serving.engine.server.supervisor import EngineSupervisor
+
 
 class EngineWrapper:
-    """Replaces an engine's `generate` and `shutdown`, so that failed calls get named errors.
+    """Replaces an engine's methods, so that failed calls get named errors.
 
     A request gets the user of its key, and its structured output is checked, before the engine
-    receives it.
+    receives it. If the engine dies before the first output, it is submitted again.
 
     In vLLM's HTTP API an aborted request is an ordinary response: 200 with finish_reason "abort".
     A stream without a token does not even contain that, as vLLM omits chunks without tokens. And
     calls that are running while the engine shuts down would wait for ever.
     """
 
-    def __init__(self, engine: AsyncLLM) -> None:
-        self.is_stopped = False  # while serving, vLLM calls `shutdown` only after a signal
+    def __init__(self, engine: AsyncLLM, supervisor: EngineSupervisor) -> None:
         self._engine = engine
-        self._generate = engine.generate
+        self._supervisor = supervisor
+        self._calls = HealedCalls(engine, supervisor)
         self._shutdown = engine.shutdown
         self._loop = asyncio.get_running_loop()
         self._promises = PromiseCounters()
         self._structured_output = StructuredOutputCheck(engine.vllm_config, engine.get_tokenizer())
         engine.generate = self.generate
+        engine.encode = self.encode
         engine.shutdown = self.shutdown
 
     async def generate(
-        self, prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams,
+        request_id: str,
+        **options: Any,
     ) -> AsyncIterator[RequestOutput]:
         """The engine's outputs; raises an error that vLLM puts into the response."""
         from vllm.exceptions import GracefulHTTPError
@@ -70,7 +80,7 @@ class EngineWrapper:
         # A dummy promises nothing: the request that it stands for does.
         with self._promises.follow(BEST_EFFORT if slo.dummy else slo) as promise:
             async with aclosing(
-                self._generate(prompt, sampling_params, *args, **kwargs)
+                self._calls.generate(slo, prompt, sampling_params, request_id, **options)
             ) as outputs:
                 try:
                     async for output in outputs:
@@ -84,16 +94,25 @@ class EngineWrapper:
                             promise.end("completed")  # the caller may not ask for more
                         yield output
                 except GracefulHTTPError as error:
-                    if not self.is_stopped:
+                    if not self._supervisor.is_stopped:
                         raise
-                    raise _failure(str(error), HTTPStatus.SERVICE_UNAVAILABLE) from error
+                    raise failure(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+                except RequestDropped as error:
+                    promise.end("dropped")
+                    _raise_named(dropped_stop_reason(error.args[1]))
+
+    def encode(
+        self, prompt: Any, pooling_params: Any, request_id: str, **options: Any
+    ) -> AsyncIterator[Any]:
+        """The outputs of a model that does not generate."""
+        return self._calls.encode(prompt, pooling_params, request_id, **options)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         """End running calls with an error, then the engine; vLLM calls this from another thread."""
         from vllm.exceptions import GracefulHTTPError
 
-        if not self.is_stopped:
-            self.is_stopped = True
+        if not self._supervisor.is_stopped:
+            self._supervisor.stop()
             error = GracefulHTTPError("the server is stopping", HTTPStatus.SERVICE_UNAVAILABLE)
             processor = self._engine.output_processor
             self._loop.call_soon_threadsafe(processor.propagate_error, error)
@@ -113,7 +132,7 @@ class EngineWrapper:
                 raise _refusal(400, reason, "tools") from error
             raise _refusal(400, error.args[1], "structured_outputs") from error
         except RequestFailed as error:
-            raise _failure(error.args[1], HTTPStatus.SERVICE_UNAVAILABLE) from error
+            raise failure(HTTPStatus.SERVICE_UNAVAILABLE, error.args[1]) from error
         slo = _slo_of(params)
         if not slo.dummy:  # its answer is a status, which must not have been sent before
             record_admission()
@@ -138,7 +157,7 @@ def set_key_tags(params: SamplingParams) -> None:
 
 def _refusal(status: int, reason: str, param: str) -> Exception:
     record_refusal(Refusal(status, reason, param))
-    return _failure(reason, HTTPStatus(status))
+    return failure(status, reason)
 
 
 def _slo_of(params: SamplingParams) -> Slo:
@@ -163,16 +182,7 @@ def _raise_named(stop_reason: object) -> None:
         raise _refusal(BEGUN_STATUS, "its turn has come", "slo_dummy")
     error = error_of_stop_reason("", stop_reason)
     if isinstance(error, RequestDropped):
-        record_drop(str(stop_reason))
-        raise _failure(str(stop_reason), HTTPStatus(DROPPED_STATUS))
+        record_error(DROPPED_STATUS, str(stop_reason))
+        raise failure(DROPPED_STATUS, str(stop_reason))
     if error is not None:
         raise VLLMValidationError(str(stop_reason), parameter="vllm_xargs")
-
-
-def _failure(message: str, status: HTTPStatus) -> Exception:
-    """The only error that vLLM's handlers put into a response without logging a traceback."""
-    from vllm.exceptions import GenerationError
-
-    failure: Exception = GenerationError(message)
-    failure.status_code = status  # type: ignore[attr-defined]
-    return failure

@@ -1,9 +1,10 @@
-"""What the server's ASGI middleware shares: types, the path of a request, responses in JSON."""
+"""What the server's parts share: types, the path of a request, errors, responses in JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 Message = MutableMapping[str, Any]
@@ -16,6 +17,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 def path_of(scope: Scope) -> str:
     """The path of a request below the application's root."""
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def failure(status: int, message: str) -> Exception:
+    """The only error that vLLM's handlers put into a response without logging a traceback."""
+    from vllm.exceptions import GenerationError
+
+    error: Exception = GenerationError(message)
+    error.status_code = HTTPStatus(status)  # type: ignore[attr-defined]
+    return error
 
 
 async def send_error(

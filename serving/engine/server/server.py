@@ -7,27 +7,29 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.server.access import AccessMiddleware, ApiAccess
 from serving.engine.server.access_log import AccessLog, AccessLogMiddleware
 from serving.engine.server.api_keys import ApiKey, digest_of, read_api_keys
+from serving.engine.server.draining import DEFAULT_DRAIN_S, Drain, DrainMiddleware
 from serving.engine.server.engine_status import EngineStatus, StatusMiddleware
 from serving.engine.server.engine_wrapper import EngineWrapper
 from serving.engine.server.listening import cannot_listen, check_port, when_listening
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
 from serving.engine.server.slo_middleware import SloMiddleware
 from serving.engine.server.tool_calling import set_tool_parser
+from serving.engine.server.supervisor import EngineSupervisor
 from serving.engine.server.vllm_flags import given_flags, set_flags
 from serving.engine.setup.config import RANDOM_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.random_model import has_random_weights
 from serving.engine.setup.tool_formats import NO_PARSER, require_parser
 from serving.errors import (
-    EngineDied,
     InvalidEngineConfig,
     ModelNotLoaded,
     ServingError,
@@ -56,34 +58,39 @@ def serve(
     api_key: str | None = None,
     keys_file: Path | None = None,
     access_log: str | None = None,
+    drain_s: float = DEFAULT_DRAIN_S,
     vllm_flags: Sequence[str] = (),
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve a model until SIGINT or SIGTERM; runs on the main thread, and blocks.
+    """Serve a model until a signal; runs on the main thread, and blocks.
 
+    SIGTERM drains: open requests are finished first. SIGINT, or a second SIGTERM, stops at once.
     SIGHUP reads the file of keys again, and opens the access log anew.
 
     GET /health answers 200 once the server is ready. The engine core runs in a process of its own,
-    which ends with this one. A model with random weights is served under the name "random".
+    which ends with this one; if it dies, it is started again, as often as `config.restarts` allows
+    (`supervisor`). A model with random weights is served under the name "random".
 
     Args:
         host: address to listen on; with an address other than loopback, require a key too.
         api_key: bearer token that clients must send, without a user or limits.
         keys_file: more of them, with users and limits; without any key none is needed.
         access_log: file of the access log; "-" for the standard output, None for none.
+        drain_s: seconds that open requests have after SIGTERM.
         vllm_flags: further flags of vLLM's API server (`vllm_flags`).
         on_ready: called when the server accepts requests.
     Raises:
         EngineMissing: vLLM is not installed, or not in the pinned version.
-        InvalidEngineConfig: it cannot listen on this host and port, a key or a flag is invalid,
-            or the access log cannot be written.
+        InvalidEngineConfig: it cannot listen on this host and port, a key, a flag or drain_s is
+            invalid, or the access log cannot be written.
         InvalidApiKeys: the file of keys is invalid.
         ModelNotLoaded: the model cannot be loaded.
-        EngineDied: the engine core's process ended while the server was running.
+        EngineDied: the engine core's process ended, more often than it is started again.
         KeyboardInterrupt: a signal arrived before the server was ready.
     """
     if not 1 <= port <= 65535:
         raise InvalidEngineConfig("port", port, "must be from 1 to 65535")
+    drain = Drain(drain_s)
     own_keys = []
     if api_key is not None:
         check_api_key(api_key)
@@ -115,7 +122,7 @@ def serve(
 
     given = given_flags(vllm_flags)
     parsed = parse_arguments(arguments, given)
-    vars(parsed).update(api_access=access, access_log=log)  # where middleware finds them
+    vars(parsed).update(api_access=access, access_log=log, drain=drain)  # for middleware
 
     def reload() -> None:
         try:
@@ -142,7 +149,12 @@ def server_arguments(
     needs_key: bool = False,
 ) -> list[str]:
     """The command line that makes vLLM's API server behave as `serve` documents."""
-    middleware: list[type] = [SloMiddleware, StatusMiddleware, AccessMiddleware]
+    middleware: list[type] = [
+        SloMiddleware,
+        StatusMiddleware,
+        DrainMiddleware,
+        AccessMiddleware,
+    ]
     if not needs_key and is_loopback(host):
         middleware.append(LocalHostMiddleware)
     middleware.append(AccessLogMiddleware)  # the last one is outermost
@@ -244,24 +256,61 @@ async def _run(
             except Exception as error:
                 raise ModelNotLoaded(config.model, error_summary(error)) from error
             set_tool_parser(parsed, config, given, engine)
-            wrapper = EngineWrapper(engine)
-            stack.callback(wrapper.close)
-            ready = asyncio.create_task(when_listening(listening, on_ready))
-            stack.callback(ready.cancel)
-            closing = await build_and_serve(
-                engine,
-                address,
-                listening,
-                parsed,
-                timeout_graceful_shutdown=CLOSING_S,
-                http=TimedHttpProtocol,
+            supervisor = EngineSupervisor(
+                engine, config.model, config.restarts, on_death=status.forget
             )
-            died = not wrapper.is_stopped  # ended without a signal
+            vars(parsed).update(supervisor=supervisor)
+            stack.push_async_callback(supervisor.close)
+            wrapper = EngineWrapper(engine, supervisor)
+            stack.callback(wrapper.close)
+            ready = asyncio.create_task(
+                when_listening(listening, partial(_accept, parsed.drain, on_ready))
+            )
+            stack.callback(ready.cancel)
+            serving = asyncio.create_task(
+                build_and_serve(
+                    engine,
+                    address,
+                    listening,
+                    parsed,
+                    timeout_graceful_shutdown=CLOSING_S,
+                    http=TimedHttpProtocol,
+                )
+            )
+            closing = await _until_ended(serving, supervisor)
+            died = None if supervisor.is_stopped else supervisor.end
         await closing
     finally:
         listening.close()
-    if died:
-        raise EngineDied("its process ended; its output above says why")
+    if died is not None:
+        raise died
+
+
+def _accept(drain: Drain, on_ready: Callable[[], None]) -> None:
+    """The server is ready: from now on SIGTERM drains, in place of vLLM's own handler."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, drain.begin)
+    on_ready()
+
+
+async def _until_ended(
+    serving: asyncio.Task[Awaitable[None]], supervisor: EngineSupervisor
+) -> Awaitable[None]:
+    """Supervise the engine until the server ends, or ends because its engine is gone for good.
+
+    Returns:
+        What closes the connections, once the engine has been closed.
+    """
+    supervising = asyncio.create_task(supervisor.run())
+    try:
+        await asyncio.wait([serving, supervising], return_when=asyncio.FIRST_COMPLETED)
+        if not supervisor.is_stopped:  # without a signal, vLLM would serve without an engine
+            serving.cancel()
+        await asyncio.wait([serving])
+        if supervising.done():
+            supervising.result()
+        return asyncio.sleep(0) if serving.cancelled() else serving.result()
+    finally:
+        supervising.cancel()
 
 
 class _Interrupted(BaseException):

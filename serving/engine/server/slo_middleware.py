@@ -49,14 +49,14 @@ class _Fate:
     """What has become of the present request inside vLLM, which the start of a stream hides."""
 
     is_admitted = False
-    drop: str | None = None
+    error: tuple[int, str] | None = None
     refusal: Refusal | None = None
     has_tool_schema = False
 
 
-def record_drop(stop_reason: str) -> None:
-    """Report to SloMiddleware, from inside vLLM, that the present request was dropped."""
-    _fate.get(_Fate()).drop = stop_reason
+def record_error(status: int, message: str) -> None:
+    """Report to SloMiddleware, from inside vLLM, that the present request ends with an error."""
+    _fate.get(_Fate()).error = (status, message)
 
 
 def record_admission() -> None:
@@ -224,12 +224,13 @@ class _Response:
         """End a response that the application aborts; False if its error is unknown here."""
         if await self._refuse():
             return True
-        if self._fate.drop is None or not self._is_open:
+        if self._fate.error is None or not self._is_open:
             return False
+        status, message = self._fate.error
         event = {  # the error event of OpenAI's Responses API
             "type": "error",
-            "code": str(DROPPED_STATUS),
-            "message": self._fate.drop,
+            "code": str(int(status)),
+            "message": message,
             "param": None,
             "sequence_number": self._num_parts,
         }

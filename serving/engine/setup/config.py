@@ -93,6 +93,7 @@ class EngineConfig:
             "none": none; None: chosen by the model (`tool_formats`).
         engine_args: arguments of vLLM's EngineArgs by name, such as {"tensor_parallel_size": 2};
             JSON-safe values. What the scheduler needs is refused (`engine_args`).
+        restarts: how often a dead engine is started again within ten minutes; 0: never.
         verbose: show the output of vLLM and its dependencies.
     Raises:
         InvalidEngineConfig: a value is out of range, or an argument of vLLM is refused.
@@ -109,6 +110,7 @@ class EngineConfig:
     seed: int = 0
     tool_parser: str | None = None
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    restarts: int = 0
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -119,6 +121,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidEngineConfig(name, value, "must be at least 1")
+        if self.restarts < 0:
+            raise InvalidEngineConfig("restarts", self.restarts, "must not be negative")
         check_names(self.engine_args)
         if self.step_tokens < self.slots:
             raise InvalidEngineConfig(

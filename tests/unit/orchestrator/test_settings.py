@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "seed": ("3", 3),
     "tool_parser": ("hermes", "hermes"),
     "engine_args": ('{"tensor_parallel_size": 2}', {"tensor_parallel_size": 2}),
+    "restarts": ("5", 5),
     "api_key": ("sk-1", "sk-1"),
     "durable": ("false", False),
     "environments": ("/var/states", "/var/states"),

@@ -7,11 +7,13 @@ import pytest
 
 from serving import errors
 from serving.errors import (
+    AnswerLost,
     InvalidSlo,
     RequestDropped,
     ServingError,
     dropped_stop_reason,
     error_of_stop_reason,
+    lost_message,
     rejected_stop_reason,
 )
 
@@ -64,6 +66,12 @@ def test_a_rejection_survives_vllms_stop_reason() -> None:
     error = error_of_stop_reason("r", rejected_stop_reason(original))
     assert isinstance(error, InvalidSlo)
     assert str(original) in str(error)
+
+
+def test_a_lost_answer_survives_the_message_of_a_server() -> None:
+    error = error_of_stop_reason("r", lost_message("the engine died"))
+    assert isinstance(error, AnswerLost)
+    assert error.args == ("r", "the engine died")
 
 
 @pytest.mark.parametrize("stop_reason", [None, 2, "", "###", "slo_weight"])

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from serving.errors import InvalidSlo
 from serving.length_sketch import LENGTH_LEVELS
-from serving.slo import BEST_EFFORT, FutureWork, Slo, SloKind, from_tags, to_tags
+from serving.slo import (
+    BEST_EFFORT,
+    FutureWork,
+    OnLate,
+    Slo,
+    SloKind,
+    from_tags,
+    patience_s,
+    to_tags,
+)
 from tests.strategies import law, slos
 
 FLAT = (str, int, float)
@@ -178,3 +187,24 @@ def test_a_deadline_without_a_kind_implies_it() -> None:
     assert from_tags({"slo_deadline_s": 3.0}).kind is SloKind.DEADLINE
     assert from_tags({"slo_deadline_s": 3.0, "slo_program": "p"}).kind is SloKind.COMPOUND
     assert from_tags({"slo_program": "p"}).kind is SloKind.BEST_EFFORT
+
+
+@pytest.mark.parametrize(
+    ("slo", "expected_s"),
+    [
+        (Slo(), math.inf),
+        (Slo(waiting_s=3.0), 3.0),
+        (Slo(kind=SloKind.LATENCY), 5.0),
+        (Slo(kind=SloKind.DEADLINE, deadline_s=2.0), math.inf),
+        (Slo(kind=SloKind.DEADLINE, deadline_s=2.0, on_late=OnLate.DROP), 2.0),
+        (Slo(kind=SloKind.DEADLINE, deadline_s=2.0, waiting_s=1.0, on_late=OnLate.DROP), 1.0),
+        (
+            Slo(kind=SloKind.COMPOUND, deadline_s=2.0, final_s=9.0, on_late=OnLate.DROP),
+            9.0,
+        ),
+    ],
+)
+def test_a_request_without_service_is_dropped_after_its_patience(
+    slo: Slo, expected_s: float
+) -> None:
+    assert patience_s(slo) == expected_s

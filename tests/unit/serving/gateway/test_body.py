@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from serving.gateway.body import parse_body
 from serving.gateway.json_members import members_of
-from serving.gateway.promises import LEAST_S, demoted, remaining
-from serving.slo import SloKind, from_tags
+from serving.gateway.promises import demoted
+from serving.slo import LEAST_S, SloKind, from_tags, remaining
 from tests.unit.serving.gateway.gateway_examples import chat, due
 
 VALUES = st.recursive(

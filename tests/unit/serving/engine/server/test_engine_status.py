@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +120,20 @@ def test_before_the_first_status_there_is_none(
 ) -> None:
     assert received.document() is None
     assert list(registry.collect()) == []
+
+
+async def test_a_dead_engine_s_status_is_forgotten_and_the_next_one_is_another_replica(
+    received: EngineStatus, sender: StatusSender, registry: CollectorRegistry
+) -> None:
+    await receive(received, sender, status(request("a")))
+    former = received.boot_id
+    received.forget()
+    assert received.document() is None
+    assert list(registry.collect()) == []
+    received.take(json.dumps(status()).encode())
+    document = received.document()
+    assert document is not None
+    assert document["boot_id"] == received.boot_id != former
 
 
 def test_a_status_is_due_after_a_period_and_when_the_last_request_ends(

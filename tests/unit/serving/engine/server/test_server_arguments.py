@@ -73,22 +73,23 @@ def test_only_the_demo_model_on_a_cpu_runs_in_the_engine_core_s_process() -> Non
 
 def test_the_access_log_is_outermost_and_then_what_limits_access() -> None:
     """vLLM puts the last one outermost. The keys are not among the arguments."""
-    tags, status, access, local, log = (
+    tags, status, drain, access, local, log = (
         f"serving.engine.server.{name}"
         for name in (
             "slo_middleware.SloMiddleware",
             "engine_status.StatusMiddleware",
+            "draining.DrainMiddleware",
             "access.AccessMiddleware",
             "local_host.LocalHostMiddleware",
             "access_log.AccessLogMiddleware",
         )
     )
-    assert flags(EngineConfig())["--middleware"] == [tags, status, access, local, log]
+    assert flags(EngineConfig())["--middleware"] == [tags, status, drain, access, local, log]
     for values in (
         flags(EngineConfig(), host="0.0.0.0"),  # asked for explicitly
         flags(EngineConfig(), needs_key=True),
     ):
-        assert values["--middleware"] == [tags, status, access, log]
+        assert values["--middleware"] == [tags, status, drain, access, log]
         assert "--api-key" not in values
 
 

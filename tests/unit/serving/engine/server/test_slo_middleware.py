@@ -17,7 +17,7 @@ from serving.engine.server.slo_middleware import (
     Refusal,
     SloMiddleware,
     record_admission,
-    record_drop,
+    record_error,
     record_refusal,
     surrogate_field,
     tags_error,
@@ -172,7 +172,7 @@ async def test_an_aborted_stream_ends_with_an_error_event_only_if_it_was_dropped
         raise RuntimeError("vLLM aborts the stream")
 
     async def recording() -> None:  # vLLM streams in a task of its own
-        record_drop("slo_dropped: too late")
+        record_error(504, "slo_dropped: too late")
 
     client = Client(GOOD)
     serving = SloMiddleware(failing)(scope(), client.receive, client.send)
@@ -243,7 +243,7 @@ async def test_a_stream_that_ends_before_the_engine_has_the_request_is_passed_on
 
 
 def test_a_drop_outside_a_request_is_ignored() -> None:
-    record_drop("slo_dropped: no request")
+    record_error(504, "slo_dropped: no request")
 
 
 @pytest.mark.parametrize(

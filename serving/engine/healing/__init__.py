@@ -1,0 +1,1 @@
+"""What heals a dead engine, in a server and inside a process: limits and repeated requests."""
