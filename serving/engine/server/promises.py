@@ -101,13 +101,13 @@ class Promise:
         calls = tuple(
             CallOutcome(
                 submitted_s=self._arrival_s,
-                prompt_tokens=self._prompt_tokens,
+                prompt_tokens=0 if number else self._prompt_tokens,  # the answers share the prompt
                 output_tokens=max(len(times_s), 1),
                 # An answer without a token, of a stop at once, ends like one of a single token.
                 token_times_s=times_s or ([self._end_s] if self.is_complete else []),
                 ended=self.is_complete,
             )
-            for times_s in self._token_times_s.values()
+            for number, times_s in enumerate(self._token_times_s.values())
         )
         return ProgramOutcome(
             program_id=self.slo.program,
@@ -134,10 +134,11 @@ class Promise:
         return due_s - self._end_s
 
     def length_ratios(self) -> list[float]:
-        """The length of each answer over its predicted median; empty without a prediction."""
+        """The predicted median of each answer over its length; empty without a prediction."""
         if self.slo.length is None:
             return []
-        return [each / self.slo.length.upper(0.5) for each in self._output_tokens]
+        median = self.slo.length.upper(0.5)
+        return [median / max(each, 1) for each in self._output_tokens]
 
     @property
     def _output_tokens(self) -> list[int]:
@@ -185,8 +186,8 @@ class PromiseCounters:
             registry=registry,
         )
         self._length_ratio = Histogram(
-            "orchestrate_length_ratio",
-            "Length of an answer over its predicted median.",
+            "orchestrate_predicted_length_ratio",
+            "Predicted median length of an answer over its length.",
             ("kind",),
             buckets=RATIO_BUCKETS,
             registry=registry,
