@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
 from aiohttp import web
@@ -23,8 +23,11 @@ from serving.gateway.http_parts import payload, request_headers, response_header
 from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.polling import CLIENT_ERRORS
 from serving.gateway.promises import demoted, remaining
-from serving.gateway.retries import Outcome, may_retry, outcome_of_status
+from serving.gateway.retries import Outcome, is_failure, may_retry, outcome_of_status
 from serving.gateway.token_estimates import USAGE_BYTES, TokenEstimates, usage_at_end
+
+if TYPE_CHECKING:
+    from serving.gateway.spans import AttemptSpan
 
 MAX_KEPT_ERROR_BYTES = 64 << 10
 """What is kept of the answer of a replica that cannot serve, while others are asked."""
@@ -87,6 +90,7 @@ class Attempt:
     Args:
         request: as the client sent it.
         arrived_s: when its headers had arrived.
+        span: that of this attempt, which ends with it.
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class Attempt:
         body: Body,
         choice: Choice,
         arrived_s: float,
+        span: AttemptSpan | None = None,
     ) -> None:
+        self._span = span
         self._upstream = upstream
         self._request = request
         self._body = body
@@ -118,6 +124,8 @@ class Attempt:
         finally:
             replica.ended(number)
             metrics.count_attempt(replica.url, self._outcome)
+            if self._span is not None:
+                self._span.end(self._outcome.value, failed=is_failure(self._outcome))
 
     async def _ask(self) -> web.StreamResponse | Failed:
         async with self._upstream.until_stopped():
@@ -137,11 +145,15 @@ class Attempt:
         spent_s = self._upstream.now_s() - self._arrived_s
         self._upstream.metrics.count_seconds(spent_s)
         content = self._content(spent_s)
+        headers = request_headers(self._request.headers, content)
+        if self._span is not None:
+            self._span.sent(spent_s)
+            headers.update(self._span.headers)
         try:
             return await self._upstream.session.post(
                 URL(self._choice.replica.url + self._request.raw_path, encoded=True),
                 data=payload(content),
-                headers=request_headers(self._request.headers, content),
+                headers=headers,
                 allow_redirects=False,
             )
         except CLIENT_ERRORS as error:

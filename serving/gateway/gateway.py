@@ -6,9 +6,10 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -18,11 +19,14 @@ from serving.errors import InvalidEngineConfig
 from serving.gateway.access import MAX_HEADER_BYTES, GatewayAccess
 from serving.gateway.attempt import error_response
 from serving.gateway.fleet_state import Fleet
-from serving.gateway.forwarding import Forwarder
+from serving.gateway.forwarding import BeginSpan, Forwarder
 from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.operator_pages import OperatorPages
 from serving.gateway.polling import Poller
 from serving.router.table import DEFAULT_ROUTER, RouterSpec
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
@@ -92,17 +96,19 @@ def gateway_router(name: str, params: dict[str, bool | int | float | str]) -> Ro
 class Gateway:
     """A running gateway; belongs to the event loop that creates it.
 
+    Args:
+        tracer: makes spans of requests, if there is one.
     Attributes:
         fleet: the replicas as it knows them.
     """
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, tracer: Tracer | None = None) -> None:
         self._settings = settings
         self.fleet = Fleet(settings.urls, settings.router.build())
         metrics = GatewayMetrics(self.fleet, time.monotonic)
         self._access = GatewayAccess(settings.keys, settings.host)
         self._pages = OperatorPages(self.fleet, metrics, self._access, time.monotonic)
-        self._forwarder = Forwarder(self.fleet, metrics, time.monotonic)
+        self._forwarder = Forwarder(self.fleet, metrics, time.monotonic, _span_of(tracer))
         self._stack = AsyncExitStack()
         self._site: web.TCPSite | None = None
         self._is_stopping = False
@@ -194,10 +200,15 @@ def is_forwarded(raw_path: str) -> bool:
     return path.startswith("/v1/") and "/." not in path and path not in NOT_FORWARDED
 
 
-def run_gateway(settings: GatewaySettings, on_ready: Callable[[Gateway, int], None]) -> None:
+def run_gateway(
+    settings: GatewaySettings,
+    on_ready: Callable[[Gateway, int], None],
+    tracing: AbstractAsyncContextManager[Tracer | None] | None = None,
+) -> None:
     """Run a gateway until SIGINT or SIGTERM; runs on the main thread, and blocks.
 
     Args:
+        tracing: gives the tracer of requests' spans, and exports the last ones at its end.
         on_ready: called with the gateway and its port once it listens.
     Raises:
         InvalidEngineConfig: it cannot listen on this host and port.
@@ -206,13 +217,21 @@ def run_gateway(settings: GatewaySettings, on_ready: Callable[[Gateway, int], No
 
     if settings.port:
         check_port(settings.host, settings.port)
-    uvloop.run(_run(settings, on_ready))
+    uvloop.run(_run(settings, on_ready, tracing or nullcontext()))
 
 
-async def _run(settings: GatewaySettings, on_ready: Callable[[Gateway, int], None]) -> None:
+async def _run(
+    settings: GatewaySettings,
+    on_ready: Callable[[Gateway, int], None],
+    tracing: AbstractAsyncContextManager[Tracer | None],
+) -> None:
+    async with tracing as tracer:
+        await _run_until_signal(Gateway(settings, tracer), on_ready)
+
+
+async def _run_until_signal(gateway: Gateway, on_ready: Callable[[Gateway, int], None]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    gateway = Gateway(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     try:
@@ -222,6 +241,14 @@ async def _run(settings: GatewaySettings, on_ready: Callable[[Gateway, int], Non
             loop.remove_signal_handler(number)
     finally:
         await gateway.stop()
+
+
+def _span_of(tracer: Tracer | None) -> BeginSpan | None:
+    if tracer is None:
+        return None
+    from serving.gateway.spans import RequestSpan  # needs OpenTelemetry
+
+    return partial(RequestSpan, tracer)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

@@ -105,11 +105,13 @@ def gateway(
     """
     from cli.errors import BadInput
     from orchestrator.settings import read_settings
+    from orchestrator.wiring import server_tracing
     from serving.engine.server.api_keys import ApiKey, digest_of, read_api_keys
     from serving.engine.server.local_host import is_loopback
     from serving.gateway.gateway import GatewaySettings, gateway_router, run_gateway
 
-    own_key = read_settings(api_key=api_key, verbose=verbose).api_key
+    read = read_settings(api_key=api_key, verbose=verbose)
+    own_key = read.api_key
     keys: Sequence[ApiKey] = ()
     if api_keys is not None:
         keys = read_api_keys(api_keys)
@@ -137,7 +139,7 @@ def gateway(
         )
 
     say(f"starting a gateway to {', '.join(urls)}")
-    run_gateway(settings, ready)
+    run_gateway(settings, ready, server_tracing(read, "orchestrate-gateway"))
     say("the gateway has stopped")
 
 

@@ -79,7 +79,7 @@ def serve(
     """Serve a model by the OpenAI API with deadline scheduling, until Ctrl-C."""
     from cli.errors import BadInput
     from orchestrator.settings import read_settings
-    from orchestrator.wiring import engine_config
+    from orchestrator.wiring import engine_config, server_tracing
     from serving.engine.server.api_keys import read_api_keys
     from serving.engine.server.local_host import is_loopback
 
@@ -111,6 +111,7 @@ def serve(
         keys_file=api_keys,
         access_log=access_log,
         vllm_flags=vllm_flags,
+        tracing=server_tracing(settings, "orchestrate-serve"),
         on_ready=lambda: say(f"ready: {address}"),
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.server.access import key_of_request
-from serving.engine.server.promises import PromiseCounters
+from serving.engine.server.promises import Promise, PromiseCounters
 from serving.engine.server.slo_middleware import (
     DROPPED_STATUS,
     Refusal,
@@ -28,9 +29,12 @@ from serving.errors import (
 from serving.slo import BEST_EFFORT, Slo, from_tags
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
     from vllm.outputs import RequestOutput
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
+
+    from serving.engine.server.request_spans import RequestSpans
 
 
 class EngineWrapper:
@@ -42,15 +46,19 @@ class EngineWrapper:
     In vLLM's HTTP API an aborted request is an ordinary response: 200 with finish_reason "abort".
     A stream without a token does not even contain that, as vLLM omits chunks without tokens. And
     calls that are running while the engine shuts down would wait for ever.
+
+    Args:
+        tracer: makes spans of requests, if there is one.
     """
 
-    def __init__(self, engine: AsyncLLM) -> None:
+    def __init__(self, engine: AsyncLLM, tracer: Tracer | None = None) -> None:
         self.is_stopped = False  # while serving, vLLM calls `shutdown` only after a signal
         self._engine = engine
         self._generate = engine.generate
         self._shutdown = engine.shutdown
         self._loop = asyncio.get_running_loop()
         self._promises = PromiseCounters()
+        self._spans = _spans_of(tracer)
         self._structured_output = StructuredOutputCheck(engine.vllm_config, engine.get_tokenizer())
         engine.generate = self.generate
         engine.shutdown = self.shutdown
@@ -64,7 +72,7 @@ class EngineWrapper:
 
         slo = await self._admit(sampling_params)
         is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
-        with self._promises.follow(slo) as promise:
+        with self._followed(slo, kwargs.get("trace_headers")) as promise:
             async with aclosing(
                 self._generate(prompt, sampling_params, *args, **kwargs)
             ) as outputs:
@@ -83,6 +91,17 @@ class EngineWrapper:
                     if not self.is_stopped:
                         raise
                     raise _failure(str(error), HTTPStatus.SERVICE_UNAVAILABLE) from error
+
+    @contextmanager
+    def _followed(self, slo: Slo, headers: Mapping[str, str] | None) -> Iterator[Promise]:
+        """Count what becomes of a request; with a tracer, make its spans at its end."""
+        start_ns = time.time_ns()
+        try:
+            with self._promises.follow(slo) as promise:
+                yield promise
+        finally:
+            if self._spans is not None:
+                self._spans.record(promise, headers or {}, start_ns)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         """End running calls with an error, then the engine; vLLM calls this from another thread."""
@@ -130,6 +149,14 @@ def set_key_tags(params: SamplingParams) -> None:
 def _refusal(status: int, reason: str, param: str) -> Exception:
     record_refusal(Refusal(status, reason, param))
     return _failure(reason, HTTPStatus(status))
+
+
+def _spans_of(tracer: Tracer | None) -> RequestSpans | None:
+    if tracer is None:
+        return None
+    from serving.engine.server.request_spans import RequestSpans  # needs OpenTelemetry
+
+    return RequestSpans(tracer)
 
 
 def _slo_of(params: SamplingParams) -> Slo:

@@ -40,8 +40,27 @@ class Answer(Protocol):
         ...
 
 
+class Stats(Protocol):
+    """The times of a request as vLLM measures them, in seconds of the engine's own clock.
+
+    A time that has not come is 0. The first time that it is scheduled counts.
+    """
+
+    queued_ts: float
+    scheduled_ts: float
+    first_token_ts: float
+    last_token_ts: float
+    num_generation_tokens: int
+    num_preemptions: int
+
+
 class Output(Protocol):
     """What vLLM gives out for a request at one time."""
+
+    @property
+    def metrics(self) -> Stats | None:
+        """None if vLLM keeps none (--disable-log-stats)."""
+        ...
 
     @property
     def prompt_token_ids(self) -> Sequence[int] | None:
@@ -61,11 +80,13 @@ class Promise:
         clock: seconds, from any origin.
     Attributes:
         ended: "completed", "dropped", "cancelled" or "failed"; "" before its end.
+        stats: None before the engine has given anything out, or if vLLM keeps none.
     """
 
     def __init__(self, slo: Slo, clock: Callable[[], float]) -> None:
         self.slo = slo
         self.ended = ""
+        self.stats: Stats | None = None
         self._clock = clock
         self._arrival_s = self._end_s = clock()
         self._prompt_tokens = 0
@@ -82,6 +103,7 @@ class Promise:
         Args:
             is_delta: whether an output holds only what is new in it, else all so far.
         """
+        self.stats = output.metrics
         if self.slo.kind is SloKind.BEST_EFFORT:
             return
         now_s = self._clock()
@@ -201,10 +223,9 @@ class PromiseCounters:
         leaving early "cancelled".
         """
         promise = Promise(slo, self._clock)
-        if slo.kind is SloKind.BEST_EFFORT:
-            yield promise
-            return
-        self._made.labels(slo.kind, self._label(slo.user)).inc()
+        is_counted = slo.kind is not SloKind.BEST_EFFORT
+        if is_counted:
+            self._made.labels(slo.kind, self._label(slo.user)).inc()
         try:
             yield promise
         except Exception:
@@ -212,7 +233,8 @@ class PromiseCounters:
             raise
         finally:
             promise.end("cancelled")
-            self._count(promise)
+            if is_counted:
+                self._count(promise)
 
     def _count(self, promise: Promise) -> None:
         kind, user = promise.slo.kind, self._label(promise.slo.user)

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from serving.errors import (
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from opentelemetry.trace import Tracer
 
 logger = logging.getLogger("orchestrate")
 
@@ -56,6 +57,7 @@ def serve(
     keys_file: Path | None = None,
     access_log: str | None = None,
     vllm_flags: Sequence[str] = (),
+    tracing: AbstractAsyncContextManager[Tracer | None] | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve a model until SIGINT or SIGTERM; runs on the main thread, and blocks.
@@ -71,6 +73,7 @@ def serve(
         keys_file: more of them, with users and limits; without any key none is needed.
         access_log: file of the access log; "-" for the standard output, None for none.
         vllm_flags: further flags of vLLM's API server (`vllm_flags`).
+        tracing: gives the tracer of requests' spans, and exports the last ones at its end.
         on_ready: called when the server accepts requests.
     Raises:
         EngineMissing: vLLM is not installed, or not in the pinned version.
@@ -124,7 +127,7 @@ def serve(
             logger.error("still with the former keys and log: %s", error)
 
     try:
-        uvloop.run(_run(config, parsed, reload, on_ready))
+        uvloop.run(_run(config, parsed, reload, tracing or nullcontext(), on_ready))
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
 
@@ -210,6 +213,7 @@ async def _run(
     config: EngineConfig,
     parsed: Namespace,
     reload: Callable[[], None],
+    tracing: AbstractAsyncContextManager[Tracer | None],
     on_ready: Callable[[], None],
 ) -> None:
     """vLLM's `run_server`, with named errors."""
@@ -240,7 +244,8 @@ async def _run(
                 engine = await stack.enter_async_context(build_async_engine_client(parsed))
             except Exception as error:
                 raise ModelNotLoaded(config.model, error_summary(error)) from error
-            wrapper = EngineWrapper(engine)
+            # Here, as the engine's process may be a fork: it would inherit the exporter's thread.
+            wrapper = EngineWrapper(engine, await stack.enter_async_context(tracing))
             stack.callback(wrapper.close)
             ready = asyncio.create_task(when_listening(listening, on_ready))
             stack.callback(ready.cancel)

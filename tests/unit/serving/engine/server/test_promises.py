@@ -54,7 +54,7 @@ def output(*token_counts: int, prompt_tokens: int = 7) -> Any:
         SimpleNamespace(index=index, token_ids=[0] * count)
         for index, count in enumerate(token_counts)
     ]
-    return SimpleNamespace(prompt_token_ids=[0] * prompt_tokens, outputs=answers)
+    return SimpleNamespace(prompt_token_ids=[0] * prompt_tokens, outputs=answers, metrics=None)
 
 
 def deadline(deadline_s: float = 5.0, **more: Any) -> Slo:
