@@ -52,13 +52,15 @@ class OtlpReceiver:
             "OTEL_BSP_SCHEDULE_DELAY": str(EXPORT_MS),
         }
 
-    def wait_for(self, trace_id: str, number: int) -> list[SeenSpan]:
-        """The spans of a trace, once this many have arrived."""
+    def wait_for(self, trace_id: str, *names: str) -> list[SeenSpan]:
+        """The spans of a trace, once those of these names have arrived."""
         end_s = time.monotonic() + LIMIT_S
-        while len(spans := [each for each in self.spans if each.trace_id == trace_id]) < number:
+        while True:
+            spans = [each for each in self.spans if each.trace_id == trace_id]
+            if {each.name for each in spans} >= set(names):
+                return spans
             assert time.monotonic() < end_s, f"after {LIMIT_S} s only these had arrived: {spans}"
             time.sleep(0.05)
-        return spans
 
     def close(self) -> None:
         self._server.shutdown()

@@ -231,7 +231,7 @@ async def ask_traced(fleet: Fleet, client: Client, trace_id: str) -> int:
 async def test_the_spans_of_a_request_are_under_its_caller_s_trace(fleet: Fleet) -> None:
     trace_id = "a1" * 16
     assert await ask_traced(fleet, Client(deadline("ann")), trace_id) == 200
-    spans = await asyncio.to_thread(fleet.collector.wait_for, trace_id, 6)
+    spans = await asyncio.to_thread(fleet.collector.wait_for, trace_id, "gateway", "generate")
     gateway, attempt, request = parents(spans, "gateway", "attempt", "generate")
     assert gateway.parent_id == "cd" * 8
     assert attempt.attributes["orchestrate.replica"] in fleet.replica_urls
@@ -246,16 +246,18 @@ async def test_the_spans_of_a_request_are_under_its_caller_s_trace(fleet: Fleet)
     assert all(phase.end_ns > phase.start_ns for phase in phases[1:])
 
 
-async def test_a_dropped_request_has_a_span_of_its_time_in_the_queue(fleet: Fleet) -> None:
+async def test_the_spans_of_a_dropped_request_have_failed(fleet: Fleet) -> None:
     trace_id = "b2" * 16
     dropped = Client(deadline("bob", 0.02, slo_on_late="drop"), tokens=1000)
     assert await ask_traced(fleet, dropped, trace_id) == 504
-    spans = await asyncio.to_thread(fleet.collector.wait_for, trace_id, 4)
-    gateway, attempt, request, queue = parents(spans, "gateway", "attempt", "generate", "queue")
+    spans = await asyncio.to_thread(fleet.collector.wait_for, trace_id, "gateway", "generate")
+    gateway, attempt, request = parents(spans, "gateway", "attempt", "generate")
     assert request.attributes["orchestrate.outcome"] == "dropped"
     assert (request.has_failed, attempt.has_failed, gateway.has_failed) == (True, False, True)
     assert gateway.attributes["http.response.status_code"] == 504
-    assert 0 <= queue.end_ns - queue.start_ns <= request.end_ns - request.start_ns
+    queue, *_ = children_of(request.span_id, spans)
+    assert queue.name == "queue"
+    assert request.start_ns == queue.start_ns <= queue.end_ns <= request.end_ns
 
 
 def body(tokens: int, *, stream: bool) -> dict[str, Any]:
@@ -328,5 +330,5 @@ async def test_a_replica_killed_at_work_loses_its_streams_within_a_second_and_no
     left_s = sorted(tags["slo_deadline_s"] for tags in ours)
     again = [each for each in left_s if each < DEADLINE_S - WORKING_S / 2]
     assert len(again) == num_open - len(broken)
-    assert all(DEADLINE_S - 30 < each <= DEADLINE_S - WORKING_S for each in again)
+    assert all(each > DEADLINE_S - 30 for each in again)
     assert all(each > DEADLINE_S - 1.0 for each in left_s[len(again) :])
