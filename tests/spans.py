@@ -29,10 +29,9 @@ class SeenSpan(NamedTuple):
     attributes: Mapping[str, Any]
     has_failed: bool = False
 
-    @property
-    def traceparent(self) -> str:
-        """The header of a request that is sent in this span."""
-        return traceparent(self.trace_id, self.span_id)
+    def has_sent(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request with these headers is of this span."""
+        return headers["traceparent"].split("-")[1:3] == [self.trace_id, self.span_id]
 
 
 def traceparent(trace_id: str, span_id: str) -> str:
