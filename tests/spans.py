@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer, format_span_id, format_trace_id
@@ -57,6 +57,11 @@ class Spans:
     def tracer(self) -> Tracer:
         return self.provider.get_tracer("tests")
 
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        """The spans that have ended, as the SDK has them."""
+        return self._exporter.get_finished_spans()
+
     def seen(self) -> list[SeenSpan]:
         """The spans that have ended."""
         return [
@@ -70,7 +75,7 @@ class Spans:
                 dict(span.attributes or {}),
                 not span.status.is_ok and not span.status.is_unset,
             )
-            for span in self._exporter.get_finished_spans()
+            for span in self.spans
         ]
 
 
