@@ -84,6 +84,18 @@ def parse(expression: str) -> Query:
     return Query(selectors, frozenset(grouping))
 
 
+def missing(expression: str, page: Page) -> list[str]:
+    """What an expression names and a page does not have: selectors, and labels to group by."""
+    query = parse(expression)
+    assert query.selectors, f"it asks for no metric: {expression}"
+    found = {selector: selector.found_in(page) for selector in query.selectors}
+    labels = TARGET_LABELS | {
+        name for series in found.values() for each in series for name, _ in each.labels
+    }
+    without_data = [str(selector) for selector, series in found.items() if not series]
+    return without_data + sorted(query.grouping - labels)
+
+
 def _matchers(conditions: str) -> Iterator[Matcher]:
     place = 0
     while place < len(conditions):

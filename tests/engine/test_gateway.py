@@ -22,7 +22,7 @@ import pytest
 
 from tests.engine.metrics_pages import Page, read_page, sum_of
 from tests.engine.otlp_receiver import OtlpReceiver, otlp_receiver
-from tests.engine.promql import TARGET_LABELS, parse
+from tests.engine.promql import missing
 from tests.engine.recording_proxy import RecordingProxy, recording_proxy
 from tests.engine.scripted_load import (
     CHAT,
@@ -120,7 +120,8 @@ def load(fleet: Fleet) -> Load:
     end_s = time.monotonic() + LIMIT_S
     while True:  # a disconnected request ends a moment after its client has gone
         pages = [read_page(url) for url in fleet.replica_urls]
-        if not any(page.by("vllm:num_requests_running")[()] for page in pages):
+        counts = ("vllm:num_requests_running", "orchestrate_queue_requests")
+        if not any(page.by(name)[()] for page in pages for name in counts):
             break
         assert time.monotonic() < end_s
         time.sleep(0.1)
@@ -202,15 +203,20 @@ def expressions() -> Iterator[Any]:
 
 @pytest.mark.parametrize("expression", list(expressions()))
 def test_each_query_of_the_dashboard_has_data(load: Load, expression: str) -> None:
-    pages = Page(load.replicas | load.gateway)
-    query = parse(expression)
-    assert query.selectors
-    labels = set(TARGET_LABELS)
-    for selector in query.selectors:
-        series = selector.found_in(pages)
-        assert series, selector
-        labels |= {name for each in series for name, _ in each.labels}
-    assert query.grouping <= labels
+    assert missing(expression, Page(load.replicas | load.gateway)) == []
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "rate(orchestrate_promise_total[5m])",
+        'orchestrate_promises_total{outcome="keept"}',
+        'orchestrate_promises_total{instance=~".*", replica="a"}',
+        "sum by (model) (rate(orchestrate_promises_total[5m]))",
+    ],
+)
+def test_a_query_of_what_no_page_has_is_noticed(load: Load, expression: str) -> None:
+    assert missing(expression, Page(load.replicas | load.gateway))
 
 
 def parents(spans: list[SeenSpan], *names: str) -> list[SeenSpan]:

@@ -104,8 +104,6 @@ class Promise:
             is_delta: whether an output holds only what is new in it, else all so far.
         """
         self.stats = output.metrics
-        if self.slo.kind is SloKind.BEST_EFFORT:
-            return
         now_s = self._clock()
         self._prompt_tokens = len(output.prompt_token_ids or ())
         for answer in output.outputs:
@@ -161,6 +159,11 @@ class Promise:
             return []
         median = self.slo.length.upper(0.5)
         return [median / max(each, 1) for each in self._output_tokens]
+
+    @property
+    def num_output_tokens(self) -> int:
+        """The tokens of all its answers so far."""
+        return sum(self._output_tokens)
 
     @property
     def _output_tokens(self) -> list[int]:

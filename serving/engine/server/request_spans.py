@@ -51,9 +51,10 @@ def phases_of(stats: Stats | None) -> list[tuple[str, float]]:
     """Names and seconds of what a request went through: "queue", "prefill" and "decode".
 
     A request that ended without a token has a queue only; one of which the engine has told nothing
-    has no phases. Time after a preemption counts for the phase that was interrupted.
+    has no phases. Of several answers these are the phases of the last one. Time after a preemption
+    counts for the phase that was interrupted.
     """
-    if stats is None:
+    if stats is None or not stats.scheduled_ts:
         return []
     phases = [("queue", stats.scheduled_ts - stats.queued_ts)]
     if stats.num_generation_tokens:
@@ -68,12 +69,12 @@ def attributes_of(promise: Promise) -> dict[str, str | int | float]:
     attributes: dict[str, str | int | float] = {
         "orchestrate.slo_kind": slo.kind.value,
         "orchestrate.outcome": promise.ended,
+        "gen_ai.usage.output_tokens": promise.num_output_tokens,
     }
     if slo.program:
         attributes["orchestrate.run_id"] = slo.program
     if promise.is_complete and slo.kind is not SloKind.BEST_EFFORT:
         attributes["orchestrate.slack_s"] = promise.slack_s()
     if stats is not None:
-        attributes["gen_ai.usage.output_tokens"] = stats.num_generation_tokens
         attributes["orchestrate.preemptions"] = stats.num_preemptions
     return attributes

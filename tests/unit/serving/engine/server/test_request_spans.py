@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -34,7 +36,10 @@ def recorded(
     """The span of a request that began ten seconds ago, and those of its phases."""
     spans = Spans()
     promise = Promise(slo or Slo(kind=SloKind.DEADLINE, deadline_s=30.0), lambda: 50.0)
-    promise.stats = stats
+    if stats is not None:
+        answers: Any = [SimpleNamespace(index=index, token_ids=[0] * 9) for index in range(2)]
+        output: Any = SimpleNamespace(prompt_token_ids=[0], outputs=answers, metrics=stats)
+        promise.observe(output, is_delta=True)
     promise.end(ended)
     headers = {"traceparent": traceparent(TRACE, CALLER)}
     RequestSpans(spans.tracer).record(promise, headers, time.time_ns() - 10 * SECOND_NS)
@@ -63,7 +68,7 @@ def test_a_span_says_what_became_of_the_promise() -> None:
         "orchestrate.run_id": "run-1",
         "orchestrate.slack_s": 30.0,
         "orchestrate.preemptions": 1,
-        "gen_ai.usage.output_tokens": 9,
+        "gen_ai.usage.output_tokens": 18,
     }
 
 
@@ -76,8 +81,11 @@ def test_a_request_that_ended_without_a_token_was_in_the_queue_only(ended: str) 
     assert "orchestrate.slack_s" not in request.attributes
 
 
-def test_a_request_of_which_the_engine_has_told_nothing_has_no_phases() -> None:
-    assert recorded("cancelled", None)[1] == []
+@pytest.mark.parametrize("stats", [None, Measured(scheduled_ts=0.0, num_generation_tokens=0)])
+def test_a_request_of_which_the_engine_has_told_nothing_has_no_phases(
+    stats: Measured | None,
+) -> None:
+    assert recorded("cancelled", stats)[1] == []
 
 
 def test_no_phase_ends_after_its_request() -> None:
