@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from orchestrator.clock import Clock
 from orchestrator.errors import InvalidSettings
 from orchestrator.events import Listener
+from orchestrator.execution.context import TraceHeaders, no_trace_headers
 from orchestrator.execution.engines import Engines
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import (
@@ -24,6 +26,8 @@ from orchestrator.settings import (
 from serving.generation import Engine
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from serving.engine.setup.config import EngineConfig
 
 _opened: ContextVar[Runtime | None] = ContextVar("orchestrate_runtime", default=None)
@@ -116,12 +120,15 @@ async def enter_runtime(
     for name in named:
         check_engine_name(name)
     engine = engine or engine_of(settings)
-    listeners = [] if on_event is None else [on_event]
+    listeners: list[Listener] = [] if on_event is None else [on_event]
+    trace_headers: TraceHeaders = no_trace_headers
     try:
         for name in settings.engines:
             named[name] = named.get(name) or engine_of(settings.of_engine(name))
         if settings.telemetry:
-            listeners.append(await resources.enter_async_context(_telemetry()))
+            spans = await resources.enter_async_context(_telemetry().open_telemetry())
+            listeners.append(spans)
+            trace_headers = spans.headers_of
         store = await open_store(settings.store, codec=payload_codec(settings))
         resources.push_async_callback(store.close)
         learner = Learner(
@@ -142,6 +149,7 @@ async def enter_runtime(
             code_version=settings.code_version,
             environments=environments_place(settings.store, settings.environments),
             on_event=listeners,
+            trace_headers=trace_headers,
             clock=clock,
         )
     except BaseException:
@@ -175,15 +183,25 @@ def engine_config(settings: Settings) -> EngineConfig:
     )
 
 
-def _telemetry() -> AbstractAsyncContextManager[Listener]:
+def server_tracing(settings: Settings, service: str) -> AbstractAsyncContextManager[Tracer] | None:
+    """The tracer of a server of ours with this name in traces; None: it makes no spans.
+
+    Raises:
+        InvalidSettings: telemetry is enabled, and OpenTelemetry is not installed.
+    """
+    return _telemetry().open_tracer(service) if settings.telemetry else None
+
+
+def _telemetry() -> ModuleType:
+    """The module of telemetry; OpenTelemetry is an optional extra."""
     try:
-        from orchestrator.telemetry.telemetry import open_telemetry
+        from orchestrator.telemetry import telemetry
     except ModuleNotFoundError as missing:
         raise InvalidSettings(
             f"{ENV_PREFIX}TELEMETRY: {missing.name} is not installed;"
             " pip install 'orchestrate-llm[telemetry]'"
         ) from missing
-    return open_telemetry()
+    return telemetry
 
 
 def engine_of(settings: Settings) -> Engine:

@@ -102,6 +102,7 @@ class GenerationRequest:
         schema: JSON schema that the output must satisfy; None: free text.
         slo: the call's service level objective.
         priority: lower is earlier, for the policies that use it.
+        trace_headers: traceparent and tracestate of the caller's span, sent to a remote engine.
         seed: same seed, same tokens; None: random. In [-SEED_LIMIT, SEED_LIMIT).
         stop: texts that end the answer; they are not part of it.
         repetition_penalty: above 1, tokens that the prompt or answer has become less probable.
@@ -136,6 +137,7 @@ class GenerationRequest:
     tools: tuple[ToolSpec, ...] = ()
     slo: Slo = BEST_EFFORT
     priority: int = 0
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_request(request: GenerationRequest) -> None:

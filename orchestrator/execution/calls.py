@@ -75,7 +75,10 @@ async def run_llm_call(
     async with recorded_call(step, call, text, predicted) as outcome:
         slo = _slo_of(context, call, predicted)
         request = replace(
-            request, request_id=f"{run.id}-{call.trace.node}", slo=options.applied_to(slo)
+            request,
+            request_id=f"{run.id}-{call.trace.node}",
+            slo=options.applied_to(slo),
+            trace_headers=run.trace_headers(run.id, step.record.path),
         )
         count = partial(_count, context, call.trace, outcome)
         with part_if_left(on_text, outcome, lambda part: count(estimate_usage(text, part))):

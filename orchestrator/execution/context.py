@@ -92,6 +92,15 @@ class EnvironmentsPlace(NamedTuple):
     url: str = ""
 
 
+TraceHeaders = Callable[[str, str], Mapping[str, str]]
+"""Run id and step path -> the headers traceparent and tracestate, if the run is traced."""
+
+
+def no_trace_headers(run_id: str, path: str) -> Mapping[str, str]:
+    """The headers of a run that is not traced."""
+    return {}
+
+
 @dataclass(slots=True)
 class LiveRun:
     """A run in progress and what its primitives need.
@@ -108,6 +117,8 @@ class LiveRun:
         user: the run's user, for policies with `fairness`.
         log: its events so far, for display; None: not kept.
         text_listener: gives the listener for TextGenerated; None: nobody asks for text now.
+        trace_headers: gives the headers by which a server makes its spans children of that of a
+            call or step here; none without telemetry.
         environments: where the states of its workspaces are; None: where the settings say.
         workspaces: its open workspaces by name; each is called with the recorded actions that are
             not done again, of which it takes over the states.
@@ -137,6 +148,7 @@ class LiveRun:
     user: str = ""
     log: RunLog | None = None
     text_listener: Callable[[], Listener | None] = lambda: None
+    trace_headers: TraceHeaders = no_trace_headers
     environments: EnvironmentsPlace | None = None
     workspaces: dict[str, Callable[[StepRecord], None]] = field(default_factory=dict)
     checkpoint_names: Mapping[str, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from orchestrator.durability.leases import LEASE_S
 from orchestrator.durability.liveness import process_identity
 from orchestrator.durability.recorder import RunRecorder
 from orchestrator.events import Listener
-from orchestrator.execution.context import EnvironmentsPlace, LiveRun
+from orchestrator.execution.context import EnvironmentsPlace, LiveRun, TraceHeaders
 from orchestrator.execution.engines import DEFAULT, Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.stage_deadlines import StageDeadlines
@@ -44,6 +44,7 @@ def new_live_run(
     record_text: bool,
     user: str,
     environments: EnvironmentsPlace | None,
+    trace_headers: TraceHeaders,
 ) -> LiveRun:
     """A live run.
 
@@ -79,6 +80,7 @@ def new_live_run(
         loop=asyncio.get_running_loop(),
         user=user if flow.user is None else flow.user,
         environments=environments,
+        trace_headers=trace_headers,
     )
 
 

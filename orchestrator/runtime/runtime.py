@@ -23,7 +23,9 @@ from orchestrator.execution.causality import own_task
 from orchestrator.execution.context import (
     EnvironmentsPlace,
     LiveRun,
+    TraceHeaders,
     current_context_or_none,
+    no_trace_headers,
 )
 from orchestrator.execution.engines import Engines
 from orchestrator.execution.flow_spec import FlowSpec
@@ -71,6 +73,7 @@ class Runtime(RunControl):
         environments: where the states of workspaces are; None: where the settings say.
         on_event: called with every event of every run, for display. A listener that raises is
             logged and not called again; the runs continue.
+        trace_headers: gives the headers of requests to servers, for their spans.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Runtime(RunControl):
         code_version: str | None = None,
         environments: EnvironmentsPlace | None = None,
         on_event: Sequence[Listener] = (),
+        trace_headers: TraceHeaders = no_trace_headers,
     ) -> None:
         super().__init__(store, clock)
         self.engine = engine
@@ -114,6 +118,7 @@ class Runtime(RunControl):
             record_text=record_text,
             user=user,
             environments=environments,
+            trace_headers=trace_headers,
         )
         self._executed: set[ExecutedRun] = set()
         self._is_draining = False

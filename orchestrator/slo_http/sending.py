@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from orchestrator.execution.carried_slo import CarriedSlo
+from orchestrator.execution.context import CallContext
 from orchestrator.execution.step_execution import require_time
 from orchestrator.slo_http.body import with_tags
 from orchestrator.slo_http.own_servers import OwnServers, identity_request, log_unidentified
@@ -38,6 +39,7 @@ async def send(
         And what `forward` raises.
     """
     await require_time(carried.context)
+    _set_trace(request, carried.context)
     async with until_deadline(carried):
         if await is_ours(request, forward, root=root, servers=servers):
             request = with_tags(request, carried.now())
@@ -55,6 +57,7 @@ def send_in_thread(
     servers: OwnServers,
 ) -> Any:
     """As `send`, for code that is not async."""
+    _set_trace(request, carried.context)
     with until_deadline_in_thread(carried):
         if is_ours_in_thread(request, forward, root=root, servers=servers):
             request = with_tags(request, carried.now())
@@ -96,3 +99,10 @@ def is_ours_in_thread(
         log_unidentified(root, error)
         return False
     return servers.learn(root, response)
+
+
+def _set_trace(request: Any, context: CallContext) -> None:
+    """Make the server's spans children of the call's, unless the client has said which span's."""
+    if "traceparent" not in request.headers:
+        headers = context.run.trace_headers(context.run.id, context.step_path.text)
+        request.headers.update(headers)

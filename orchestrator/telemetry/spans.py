@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from orchestrator.durability.identity import paths_to
 from orchestrator.events import (
@@ -28,6 +29,8 @@ from store.records import Status
 
 # The provider names of the conventions, by engine; other engines keep their own names.
 _PROVIDERS = {"embedded": "vllm", "remote": "openai"}
+
+_TRACE_CONTEXT = TraceContextTextMapPropagator()
 
 Value = str | int | float | Sequence[str] | None
 
@@ -62,6 +65,13 @@ class RunSpans:
             case RunFinished():
                 del self._runs[event.run_id]
                 run.end(event)
+
+    def headers_of(self, run_id: str, path: str) -> dict[str, str]:
+        """The headers traceparent and tracestate of a request that the call or step here sends."""
+        headers: dict[str, str] = {}
+        if (run := self._runs.get(run_id)) is not None:
+            _TRACE_CONTEXT.inject(headers, run.within.get(path) or run.parent_of(path))
+        return headers
 
     def close(self) -> None:
         """End the spans that are still open, as of runs with ends that could not be recorded."""

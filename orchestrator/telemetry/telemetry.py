@@ -1,4 +1,4 @@
-"""Telemetry: exports runs as OpenTelemetry spans, according to the standard OTEL_* variables.
+"""Telemetry: exports OpenTelemetry spans, according to the standard OTEL_* variables.
 
 Imported only if ORCHESTRATE_TELEMETRY is set.
 """
@@ -17,9 +17,9 @@ from opentelemetry import trace
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Tracer
 
 from orchestrator.errors import InvalidSettings
-from orchestrator.events import Listener
 from orchestrator.telemetry.spans import RunSpans
 
 logger = logging.getLogger("orchestrate")
@@ -35,29 +35,32 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
-class open_telemetry:  # noqa: N801 - a context manager; not an async generator, see enter_runtime
-    """A listener that makes spans of runs; they have been exported when the block ends.
+class open_tracer:  # noqa: N801 - a context manager; not an async generator, see enter_runtime
+    """A tracer; its spans have been exported when the block ends.
 
     The application's own tracer provider is used if it has set one, else one according to the
     OTEL_* variables. An unreachable collector delays the end by at most
     FLUSH_LIMIT_S + ABORT_LIMIT_S, and is no error.
 
+    Args:
+        service: the name of this process in traces, unless OTEL_SERVICE_NAME gives one.
     Raises:
         InvalidSettings: an OTEL_* variable names an unknown exporter, or one that cannot be used.
     """
 
-    async def __aenter__(self) -> Listener:
+    def __init__(self, service: str) -> None:
+        self._service = service
+
+    async def __aenter__(self) -> Tracer:
         provider, self._exporters = trace.get_tracer_provider(), list[SpanExporter]()
         is_ours = isinstance(provider, trace.ProxyTracerProvider)
         if is_ours:
             self._exporters = _exporters()
-            provider = _provider_of(self._exporters)
+            provider = _provider_of(self._exporters, self._service)
         self._flush = getattr(provider, "shutdown" if is_ours else "force_flush", None)
-        self._spans = RunSpans(provider.get_tracer("orchestrate"))
-        return self._spans
+        return provider.get_tracer("orchestrate")
 
     async def __aexit__(self, *_: object) -> None:
-        self._spans.close()
         if self._flush is None or await _ends_within(self._flush, FLUSH_LIMIT_S):
             return
         logger.warning("telemetry: the last spans were not exported within %s s", FLUSH_LIMIT_S)
@@ -65,12 +68,25 @@ class open_telemetry:  # noqa: N801 - a context manager; not an async generator,
             await _ends_within(exporter.shutdown, ABORT_LIMIT_S / len(self._exporters))
 
 
-def _provider_of(exporters: Sequence[SpanExporter]) -> trace.TracerProvider:
+class open_telemetry:  # noqa: N801 - as `open_tracer`
+    """A listener that makes spans of runs, with the tracer of `open_tracer`."""
+
+    async def __aenter__(self) -> RunSpans:
+        self._tracer = open_tracer("orchestrate")
+        self._spans = RunSpans(await self._tracer.__aenter__())
+        return self._spans
+
+    async def __aexit__(self, *error: object) -> None:
+        self._spans.close()
+        await self._tracer.__aexit__(*error)
+
+
+def _provider_of(exporters: Sequence[SpanExporter], service: str) -> trace.TracerProvider:
     if not exporters:
         return trace.NoOpTracerProvider()
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME)).startswith("unknown_service"):
-        resource = resource.merge(Resource({SERVICE_NAME: "orchestrate"}))
+        resource = resource.merge(Resource({SERVICE_NAME: service}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
         try:

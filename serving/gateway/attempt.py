@@ -7,9 +7,10 @@ be asked. After it a stream ends with an error event, and another answer breaks 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
 from aiohttp import web
@@ -24,9 +25,12 @@ from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.polling import CLIENT_ERRORS
 from serving.gateway.promises import demoted
 from serving.gateway.replica_state import ReplicaState
-from serving.gateway.retries import Outcome, may_retry, outcome_of_status
+from serving.gateway.retries import Outcome, is_failure, may_retry, outcome_of_status
 from serving.gateway.token_estimates import USAGE_BYTES, TokenEstimates, usage_at_end
 from serving.slo import remaining
+
+if TYPE_CHECKING:
+    from serving.gateway.spans import AttemptSpan
 
 MAX_KEPT_ERROR_BYTES = 64 << 10
 """What is kept of the answer of a replica that cannot serve, while others are asked."""
@@ -67,18 +71,26 @@ class Upstream:
             self._limits.discard(limit)
 
     async def post(
-        self, replica: ReplicaState, request: web.BaseRequest, content: bytes
+        self,
+        replica: ReplicaState,
+        request: web.BaseRequest,
+        content: bytes,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> aiohttp.ClientResponse:
         """Send a request to a replica; returns when the answer's headers have arrived.
 
+        Args:
+            headers: beside the client's own.
         Raises:
             CutOff: no connection, or it broke.
         """
+        sent = request_headers(request.headers, content)
+        sent.update(headers)
         try:
             return await self.session.post(
                 URL(replica.url + request.raw_path, encoded=True),
                 data=payload(content),
-                headers=request_headers(request.headers, content),
+                headers=sent,
                 allow_redirects=False,
             )
         except CLIENT_ERRORS as error:
@@ -107,6 +119,7 @@ class Attempt:
     Args:
         request: as the client sent it.
         arrived_s: when its headers had arrived.
+        span: that of this attempt, which ends with it.
     """
 
     def __init__(
@@ -117,8 +130,10 @@ class Attempt:
         choice: Choice,
         replica: ReplicaState,
         arrived_s: float,
+        span: AttemptSpan | None = None,
     ) -> None:
         self._replica = replica
+        self._span = span
         self._upstream = upstream
         self._request = request
         self._body = body
@@ -138,6 +153,8 @@ class Attempt:
         finally:
             replica.ended(number)
             metrics.count_attempt(replica.url, self._outcome)
+            if self._span is not None:
+                self._span.end(self._outcome.value, failed=is_failure(self._outcome))
 
     async def _ask(self) -> web.StreamResponse | Failed:
         async with self._upstream.until_stopped():
@@ -156,7 +173,12 @@ class Attempt:
     async def _send(self) -> aiohttp.ClientResponse:
         spent_s = self._upstream.now_s() - self._arrived_s
         self._upstream.metrics.count_seconds(spent_s)
-        return await self._upstream.post(self._replica, self._request, self._content(spent_s))
+        content = self._content(spent_s)
+        headers: Mapping[str, str] = {}
+        if self._span is not None:
+            self._span.sent(spent_s)
+            headers = self._span.headers
+        return await self._upstream.post(self._replica, self._request, content, headers)
 
     def _content(self, spent_s: float) -> bytes:
         tags, slo = self._body.tags, self._body.slo

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
@@ -18,6 +19,9 @@ from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.replica_state import ReplicaState
 from serving.gateway.turns import Turn, first_turn
 
+if TYPE_CHECKING:
+    from serving.gateway.spans import RequestSpan
+
 CONNECT_S = 1.0
 """Limit on connecting: as long as a silent replica is trusted."""
 
@@ -30,17 +34,29 @@ BODY_S = 60.0
 _NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
+BeginSpan = Callable[[Mapping[str, str], str], "RequestSpan"]
+"""Begins the span of a request, from its headers and path."""
+
+
 class Forwarder:
     """Forwards requests to the replicas of a fleet.
 
     Args:
         now_s: the monotonic clock of the replicas' states.
+        begin_span: None: no spans are made.
     Attributes:
         num_open: number of requests that are not answered completely.
     """
 
-    def __init__(self, fleet: Fleet, metrics: GatewayMetrics, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        metrics: GatewayMetrics,
+        now_s: Callable[[], float],
+        begin_span: BeginSpan | None = None,
+    ) -> None:
         self.num_open = 0
+        self._begin_span = begin_span
         self._fleet = fleet
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -63,19 +79,31 @@ class Forwarder:
 
     async def forward(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request by the first of the chosen replicas that does."""
-        arrived_s = self._upstream.now_s()
         self.num_open += 1
+        begin = self._begin_span
+        span = None if begin is None else begin(request.headers, request.path)
+        status = None
         try:
-            content = await _read(request)
-            if isinstance(content, web.Response):
-                return content
-            body = parse_body(content, has_tags=request.path in TAGGED_PATHS)
-            return await self._answer(request, body, arrived_s)
+            answer = await self._read_and_answer(request, span)
+            status = answer.status
+            return answer
         finally:
             self.num_open -= 1
+            if span is not None:
+                span.end(status)
+
+    async def _read_and_answer(
+        self, request: web.BaseRequest, span: RequestSpan | None
+    ) -> web.StreamResponse:
+        arrived_s = self._upstream.now_s()
+        content = await _read(request)
+        if isinstance(content, web.Response):
+            return content
+        body = parse_body(content, has_tags=request.path in TAGGED_PATHS)
+        return await self._answer(request, body, arrived_s, span)
 
     async def _answer(
-        self, request: web.BaseRequest, body: Body, arrived_s: float
+        self, request: web.BaseRequest, body: Body, arrived_s: float, span: RequestSpan | None
     ) -> web.StreamResponse:
         metrics = self._upstream.metrics
         tried: list[ReplicaState] = []
@@ -88,21 +116,28 @@ class Forwarder:
                 return failed.answer if failed is not None else _nobody(choice, body.model)
             if tried:
                 metrics.count_retry()
-            result = await self._ask(request, body, choice, arrived_s)
+            result = await self._ask(request, body, choice, arrived_s, span)
             if not isinstance(result, Failed):
                 return result
             failed = result
             tried.extend(choice.replicas)
 
     async def _ask(
-        self, request: web.BaseRequest, body: Body, choice: Choice, arrived_s: float
+        self,
+        request: web.BaseRequest,
+        body: Body,
+        choice: Choice,
+        arrived_s: float,
+        span: RequestSpan | None,
     ) -> web.StreamResponse | Failed:
         replica: Turn = choice.replicas[0]
         if len(choice.replicas) > 1:
             replica = await first_turn(self._upstream, request, body, choice, arrived_s)
         if not isinstance(replica, ReplicaState):
             return replica
-        return await Attempt(self._upstream, request, body, choice, replica, arrived_s).run()
+        attempt_span = None if span is None else span.attempt(replica.url)
+        attempt = Attempt(self._upstream, request, body, choice, replica, arrived_s, attempt_span)
+        return await attempt.run()
 
 
 def _nobody(reason: Nobody, model: str) -> web.Response:

@@ -6,9 +6,16 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 
@@ -18,12 +25,15 @@ from serving.errors import InvalidEngineConfig
 from serving.gateway.access import MAX_HEADER_BYTES, GatewayAccess
 from serving.gateway.attempt import error_response
 from serving.gateway.fleet_state import Fleet
-from serving.gateway.forwarding import Forwarder
+from serving.gateway.forwarding import BeginSpan, Forwarder
 from serving.gateway.metrics import GatewayMetrics
 from serving.gateway.operator_pages import OperatorPages
 from serving.gateway.polling import Poller
 from serving.gateway.replica_state import ReplicaState
 from serving.router.table import DEFAULT_ROUTER, RouterSpec
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
@@ -91,17 +101,19 @@ def gateway_router(name: str, params: dict[str, bool | int | float | str]) -> Ro
 class Gateway:
     """A running gateway; belongs to the event loop that creates it.
 
+    Args:
+        tracer: makes spans of requests, if there is one.
     Attributes:
         fleet: the replicas as it knows them.
     """
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, tracer: Tracer | None = None) -> None:
         self._settings = settings
         self.fleet = Fleet(settings.urls, settings.router.build())
         metrics = GatewayMetrics(self.fleet, time.monotonic)
         self._access = GatewayAccess(settings.keys, settings.host)
         self._pages = OperatorPages(self.fleet, metrics, self._access, time.monotonic)
-        self._forwarder = Forwarder(self.fleet, metrics, time.monotonic)
+        self._forwarder = Forwarder(self.fleet, metrics, time.monotonic, _span_of(tracer))
         self._pollers: dict[ReplicaState, _Polling] = {}
         self._stack = AsyncExitStack()
         self._site: web.TCPSite | None = None
@@ -217,10 +229,15 @@ def is_forwarded(raw_path: str) -> bool:
     return path.startswith("/v1/") and "/." not in path and path not in NOT_FORWARDED
 
 
-def run_gateway(settings: GatewaySettings, on_ready: Callable[[Gateway, int], None]) -> None:
+def run_gateway(
+    settings: GatewaySettings,
+    on_ready: Callable[[Gateway, int], None],
+    tracing: AbstractAsyncContextManager[Tracer | None] | None = None,
+) -> None:
     """Run a gateway until SIGINT or SIGTERM; runs on the main thread, and blocks.
 
     Args:
+        tracing: gives the tracer of requests' spans, and exports the last ones at its end.
         on_ready: called with the gateway and its port once it listens.
     Raises:
         InvalidEngineConfig: it cannot listen on this host and port.
@@ -229,17 +246,22 @@ def run_gateway(settings: GatewaySettings, on_ready: Callable[[Gateway, int], No
 
     if settings.port:
         check_port(settings.host, settings.port)
-    uvloop.run(_run(settings, on_ready))
+    uvloop.run(_run(settings, on_ready, tracing or nullcontext()))
 
 
-async def _run(settings: GatewaySettings, on_ready: Callable[[Gateway, int], None]) -> None:
-    gateway = Gateway(settings)
-    try:
-        with stop_signals() as stopped:
-            on_ready(gateway, await gateway.start())
-            await stopped.wait()
-    finally:
-        await gateway.stop()
+async def _run(
+    settings: GatewaySettings,
+    on_ready: Callable[[Gateway, int], None],
+    tracing: AbstractAsyncContextManager[Tracer | None],
+) -> None:
+    async with tracing as tracer:
+        gateway = Gateway(settings, tracer)
+        try:
+            with stop_signals() as stopped:
+                on_ready(gateway, await gateway.start())
+                await stopped.wait()
+        finally:
+            await gateway.stop()
 
 
 @contextmanager
@@ -254,6 +276,14 @@ def stop_signals() -> Iterator[asyncio.Event]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+def _span_of(tracer: Tracer | None) -> BeginSpan | None:
+    if tracer is None:
+        return None
+    from serving.gateway.spans import RequestSpan  # needs OpenTelemetry
+
+    return partial(RequestSpan, tracer)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

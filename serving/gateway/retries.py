@@ -30,3 +30,8 @@ def outcome_of_status(status: int) -> Outcome:
 def may_retry(outcome: Outcome) -> bool:
     """Whether another replica may be asked: only while the client has seen nothing of an answer."""
     return outcome in (Outcome.UNAVAILABLE, Outcome.UNREACHABLE)
+
+
+def is_failure(outcome: Outcome) -> bool:
+    """Whether the replica failed."""
+    return may_retry(outcome) or outcome is Outcome.CUT_OFF

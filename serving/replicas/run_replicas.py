@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
 from serving.gateway.gateway import Gateway, GatewaySettings, stop_signals
 from serving.replicas.ray_replicas import RayReplicas
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 _FOLLOW_S = 0.5
 """Seconds between two looks at where the replicas are."""
 
 
 def run_replicas(
-    settings: GatewaySettings, replicas: RayReplicas, say: Callable[[str], None]
+    settings: GatewaySettings,
+    replicas: RayReplicas,
+    say: Callable[[str], None],
+    tracing: AbstractAsyncContextManager[Tracer | None] | None = None,
 ) -> None:
     """Start the replicas and a gateway to them; runs until SIGINT or SIGTERM, and blocks.
 
@@ -22,6 +29,7 @@ def run_replicas(
 
     Args:
         say: is told of each replica that answers or has gone.
+        tracing: gives the tracer of the gateway's spans.
     Raises:
         InvalidEngineConfig: nothing can listen at the gateway's address.
         RayUnreachable: there is no cluster at the address, or Ray cannot start.
@@ -29,21 +37,25 @@ def run_replicas(
     """
     import uvloop
 
-    uvloop.run(_run(settings, replicas, say))
+    uvloop.run(_run(settings, replicas, say, tracing or nullcontext()))
 
 
 async def _run(
-    settings: GatewaySettings, replicas: RayReplicas, say: Callable[[str], None]
+    settings: GatewaySettings,
+    replicas: RayReplicas,
+    say: Callable[[str], None],
+    tracing: AbstractAsyncContextManager[Tracer | None],
 ) -> None:
-    gateway = Gateway(settings)
-    try:
-        await gateway.start()
-        await replicas.connect()
-        with stop_signals() as stopped:  # after Ray has installed its own handlers
-            await _follow(gateway, replicas, stopped, say)
-    finally:
-        await gateway.stop()
-        await replicas.close()
+    async with tracing as tracer:
+        gateway = Gateway(settings, tracer)
+        try:
+            await gateway.start()
+            await replicas.connect()
+            with stop_signals() as stopped:  # after Ray has installed its own handlers
+                await _follow(gateway, replicas, stopped, say)
+        finally:
+            await gateway.stop()
+            await replicas.close()
 
 
 async def _follow(

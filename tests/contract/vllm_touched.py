@@ -83,18 +83,19 @@ _NAMES = {
     SCHEDULER: """
         _handle_blocked_waiting_request _inflight_prefills _is_blocked_waiting_status block_size
         cache_config connector current_step finish_requests get_num_unfinished_requests
-        get_request_counts kv_cache_config kv_cache_manager kv_holding_waiting lora_config
-        max_model_len max_num_active_reqs num_lookahead_tokens num_spec_tokens
+        get_request_counts kv_cache_config kv_cache_manager kv_holding_waiting log_stats
+        lora_config max_model_len max_num_active_reqs num_lookahead_tokens num_spec_tokens
         num_waiting_for_streaming_input pause_state prev_step_scheduled_req_ids requests
         requires_kv_delivery running scheduler_config update_draft_token_ids vllm_config """
     + " ".join(OVERRIDDEN | REPLACED),
+    "vllm.v1.engine.EngineCoreEventType": "SCHEDULED",
     "vllm.v1.engine.EngineCoreOutput": """
         finish_reason new_token_ids request_id stop_reason""",
     "vllm.v1.engine.EngineCoreOutputs": "outputs",
     "vllm.v1.engine.FinishReason": "ABORT LENGTH STOP",
     "vllm.v1.engine.async_llm.AsyncLLM": """
         _run_output_handler dead_error encode engine_core errored generate get_tokenizer log_stats
-         model_config        output_handler output_processor renderer shutdown vllm_config""",
+        model_config output_handler output_processor renderer shutdown vllm_config""",
     "vllm.v1.engine.core.EngineCore": "scheduler",
     "vllm.v1.engine.core_client.AsyncMPClient": "shutdown",
     "vllm.v1.engine.core_client.EngineCoreClient": "make_async_mp_client",
@@ -106,12 +107,15 @@ _NAMES = {
         abort_requests propagate_error request_states""",
     "vllm.v1.executor.abstract.Executor": "get_class",
     "vllm.v1.kv_cache_interface.KVCacheConfig": "kv_cache_groups",
+    "vllm.v1.metrics.stats.RequestStateStats": """
+        first_token_ts last_token_ts num_generation_tokens num_preemptions queued_ts
+        scheduled_ts""",
     "vllm.v1.outputs.ModelRunnerOutput": "req_id_to_index sampled_token_ids",
     "vllm.v1.request.Request": """
         append_output_token_ids block_hashes client_index is_finished is_prefill_chunk lora_request
         max_tokens next_decode_eligible_step num_computed_tokens num_output_tokens num_preemptions
-        num_prompt_tokens num_tokens num_tokens_with_spec priority request_id sampling_params status
-        take_events trace_headers""",
+        num_prompt_tokens num_tokens num_tokens_with_spec priority record_event request_id
+        sampling_params status take_events trace_headers""",
     "vllm.v1.request.RequestStatus": """
         FINISHED_ABORTED FINISHED_LENGTH_CAPPED FINISHED_REPETITION FINISHED_STOPPED
         WAITING_FOR_STREAMING_REQ""",

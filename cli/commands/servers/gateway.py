@@ -105,10 +105,12 @@ def gateway(
     A replica is `orchestrate serve`, or another OpenAI-compatible server.
     """
     from orchestrator.settings import read_settings
+    from orchestrator.wiring import server_tracing
     from serving.engine.server.api_keys import ApiKey, digest_of, read_api_keys
     from serving.gateway.gateway import GatewaySettings, gateway_router, run_gateway
 
-    own_key = read_settings(api_key=api_key, verbose=verbose).api_key
+    read = read_settings(api_key=api_key, verbose=verbose)
+    own_key = read.api_key
     keys: Sequence[ApiKey] = ()
     if api_keys is not None:
         keys = read_api_keys(api_keys)
@@ -132,7 +134,7 @@ def gateway(
         )
 
     say(f"starting a gateway to {', '.join(urls)}")
-    run_gateway(settings, ready)
+    run_gateway(settings, ready, server_tracing(read, "orchestrate-gateway"))
     say("the gateway has stopped")
 
 

@@ -13,6 +13,10 @@ from cli.commands.servers.addresses import url_of
 from cli.terminal.output import say
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from opentelemetry.trace import Tracer
+
     from serving.engine.server.api_keys import ApiKey
     from serving.engine.setup.config import EngineConfig
 
@@ -44,6 +48,7 @@ def serve_replicas(
     keys_file: Path | None,
     drain_s: float,
     vllm_flags: Sequence[str],
+    tracing: AbstractAsyncContextManager[Tracer] | None,
 ) -> None:
     """Serve replicas of a model until a signal.
 
@@ -52,6 +57,7 @@ def serve_replicas(
         ray_address: of the Ray cluster; None: Ray is started on this machine.
         api_key: the single key that clients may send.
         keys: those in `keys_file`.
+        tracing: of the gateway.
     Raises:
         RayMissing: Ray is not installed.
     """
@@ -93,5 +99,5 @@ def serve_replicas(
         (), host=host, port=port, keys=keys, api_key=own_key, drain_s=drain_s
     )
     url = url_of(host, port)
-    run_replicas(settings, replicas, lambda text: say(f"{url}: {text}"))
+    run_replicas(settings, replicas, lambda text: say(f"{url}: {text}"), tracing)
     say("the replicas have stopped")

@@ -116,7 +116,7 @@ def serve(
     """
     from cli.errors import BadInput
     from orchestrator.settings import read_settings
-    from orchestrator.wiring import engine_config
+    from orchestrator.wiring import engine_config, server_tracing
     from serving.engine.server.api_keys import read_api_keys
 
     if api_key is not None and api_keys is not None:
@@ -153,6 +153,7 @@ def serve(
             keys_file=api_keys,
             drain_s=drain_s,
             vllm_flags=vllm_flags,
+            tracing=server_tracing(settings, "orchestrate-gateway"),
         )
         return
     serve_model(
@@ -164,6 +165,7 @@ def serve(
         access_log=access_log,
         drain_s=drain_s,
         vllm_flags=vllm_flags,
+        tracing=server_tracing(settings, "orchestrate-serve"),
         on_ready=lambda: say(f"ready: {address}"),
     )
 

@@ -402,7 +402,7 @@ class RemoteEngine:
             extra["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self._info.scheduler:
             extra |= {"vllm_xargs": to_tags(request.slo), "priority": request.priority}
-        return arguments | {"extra_body": extra}
+        return arguments | {"extra_body": extra, "extra_headers": dict(request.trace_headers)}
 
     def _named(self, error: Exception, request: GenerationRequest | None) -> ServingError:
         """The named error for an error of the HTTP client; `request` is None while starting."""

@@ -22,7 +22,12 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.engine import (
+    EngineCoreEventType,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    FinishReason,
+)
 from vllm.v1.request import RequestStatus
 
 from serving.engine.scheduler.placement import Placement
@@ -289,6 +294,8 @@ class SloSchedulerMixin(_VllmScheduler):
         """End a request; its stop reason carries the named error to the caller."""
         self.lifecycle.ending(request_id)
         for request in self.finish_requests(request_id, RequestStatus.FINISHED_ABORTED):
+            if self.log_stats:  # else vLLM would count a negative wait of one that never ran
+                request.record_event(EngineCoreEventType.SCHEDULED)
             output = EngineCoreOutput(
                 request_id=request_id,
                 new_token_ids=[],

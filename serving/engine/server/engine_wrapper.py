@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.server.access import key_of_request
 from serving.engine.server.healed_calls import HealedCalls
-from serving.engine.server.promises import PromiseCounters
+from serving.engine.server.promises import Promise, PromiseCounters
 from serving.engine.server.responses import failure
 from serving.engine.server.slo_middleware import (
     BEGUN_STATUS,
@@ -34,10 +35,12 @@ from serving.errors import (
 from serving.slo import BEST_EFFORT, Slo, from_tags
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
     from vllm.outputs import RequestOutput
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from serving.engine.server.request_spans import RequestSpans
     from serving.engine.server.supervisor import EngineSupervisor
 
 
@@ -50,15 +53,21 @@ class EngineWrapper:
     In vLLM's HTTP API an aborted request is an ordinary response: 200 with finish_reason "abort".
     A stream without a token does not even contain that, as vLLM omits chunks without tokens. And
     calls that are running while the engine shuts down would wait for ever.
+
+    Args:
+        tracer: makes spans of requests, if there is one.
     """
 
-    def __init__(self, engine: AsyncLLM, supervisor: EngineSupervisor) -> None:
+    def __init__(
+        self, engine: AsyncLLM, supervisor: EngineSupervisor, tracer: Tracer | None = None
+    ) -> None:
         self._engine = engine
         self._supervisor = supervisor
         self._calls = HealedCalls(engine, supervisor)
         self._shutdown = engine.shutdown
         self._loop = asyncio.get_running_loop()
         self._promises = PromiseCounters()
+        self._spans = _spans_of(tracer)
         self._structured_output = StructuredOutputCheck(engine.vllm_config, engine.get_tokenizer())
         engine.generate = self.generate
         engine.encode = self.encode
@@ -78,7 +87,8 @@ class EngineWrapper:
         slo = await self._admit(sampling_params)
         is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
         # A dummy promises nothing: the request that it stands for does.
-        with self._promises.follow(BEST_EFFORT if slo.dummy else slo) as promise:
+        followed = BEST_EFFORT if slo.dummy else slo
+        with self._followed(followed, options.get("trace_headers")) as promise:
             async with aclosing(
                 self._calls.generate(slo, prompt, sampling_params, request_id, **options)
             ) as outputs:
@@ -106,6 +116,17 @@ class EngineWrapper:
     ) -> AsyncIterator[Any]:
         """The outputs of a model that does not generate."""
         return self._calls.encode(prompt, pooling_params, request_id, **options)
+
+    @contextmanager
+    def _followed(self, slo: Slo, headers: Mapping[str, str] | None) -> Iterator[Promise]:
+        """Count what becomes of a request; with a tracer, make its spans at its end."""
+        start_ns = time.time_ns()
+        try:
+            with self._promises.follow(slo) as promise:
+                yield promise
+        finally:
+            if self._spans is not None:
+                self._spans.record(promise, headers or {}, start_ns)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
         """End running calls with an error, then the engine; vLLM calls this from another thread."""
@@ -158,6 +179,14 @@ def set_key_tags(params: SamplingParams) -> None:
 def _refusal(status: int, reason: str, param: str) -> Exception:
     record_refusal(Refusal(status, reason, param))
     return failure(status, reason)
+
+
+def _spans_of(tracer: Tracer | None) -> RequestSpans | None:
+    if tracer is None:
+        return None
+    from serving.engine.server.request_spans import RequestSpans  # needs OpenTelemetry
+
+    return RequestSpans(tracer)
 
 
 def _slo_of(params: SamplingParams) -> Slo:

@@ -40,8 +40,27 @@ class Answer(Protocol):
         ...
 
 
+class Stats(Protocol):
+    """The times of a request as vLLM measures them, in seconds of the engine's own clock.
+
+    A time that has not come is 0. The first time that it is scheduled counts.
+    """
+
+    queued_ts: float
+    scheduled_ts: float
+    first_token_ts: float
+    last_token_ts: float
+    num_generation_tokens: int
+    num_preemptions: int
+
+
 class Output(Protocol):
     """What vLLM gives out for a request at one time."""
+
+    @property
+    def metrics(self) -> Stats | None:
+        """None if vLLM keeps none (--disable-log-stats)."""
+        ...
 
     @property
     def prompt_token_ids(self) -> Sequence[int] | None:
@@ -61,11 +80,13 @@ class Promise:
         clock: seconds, from any origin.
     Attributes:
         ended: "completed", "dropped", "cancelled" or "failed"; "" before its end.
+        stats: None before the engine has given anything out, or if vLLM keeps none.
     """
 
     def __init__(self, slo: Slo, clock: Callable[[], float]) -> None:
         self.slo = slo
         self.ended = ""
+        self.stats: Stats | None = None
         self._clock = clock
         self._arrival_s = self._end_s = clock()
         self._prompt_tokens = 0
@@ -82,8 +103,7 @@ class Promise:
         Args:
             is_delta: whether an output holds only what is new in it, else all so far.
         """
-        if self.slo.kind is SloKind.BEST_EFFORT:
-            return
+        self.stats = output.metrics
         now_s = self._clock()
         self._prompt_tokens = len(output.prompt_token_ids or ())
         for answer in output.outputs:
@@ -101,13 +121,13 @@ class Promise:
         calls = tuple(
             CallOutcome(
                 submitted_s=self._arrival_s,
-                prompt_tokens=self._prompt_tokens,
+                prompt_tokens=0 if number else self._prompt_tokens,  # the answers share the prompt
                 output_tokens=max(len(times_s), 1),
                 # An answer without a token, of a stop at once, ends like one of a single token.
                 token_times_s=times_s or ([self._end_s] if self.is_complete else []),
                 ended=self.is_complete,
             )
-            for times_s in self._token_times_s.values()
+            for number, times_s in enumerate(self._token_times_s.values())
         )
         return ProgramOutcome(
             program_id=self.slo.program,
@@ -134,10 +154,16 @@ class Promise:
         return due_s - self._end_s
 
     def length_ratios(self) -> list[float]:
-        """The length of each answer over its predicted median; empty without a prediction."""
+        """The predicted median of each answer over its length; empty without a prediction."""
         if self.slo.length is None:
             return []
-        return [each / self.slo.length.upper(0.5) for each in self._output_tokens]
+        median = self.slo.length.upper(0.5)
+        return [median / max(each, 1) for each in self._output_tokens]
+
+    @property
+    def num_output_tokens(self) -> int:
+        """The tokens of all its answers so far."""
+        return sum(self._output_tokens)
 
     @property
     def _output_tokens(self) -> list[int]:
@@ -185,8 +211,8 @@ class PromiseCounters:
             registry=registry,
         )
         self._length_ratio = Histogram(
-            "orchestrate_length_ratio",
-            "Length of an answer over its predicted median.",
+            "orchestrate_predicted_length_ratio",
+            "Predicted median length of an answer over its length.",
             ("kind",),
             buckets=RATIO_BUCKETS,
             registry=registry,
@@ -200,10 +226,9 @@ class PromiseCounters:
         leaving early "cancelled".
         """
         promise = Promise(slo, self._clock)
-        if slo.kind is SloKind.BEST_EFFORT:
-            yield promise
-            return
-        self._made.labels(slo.kind, self._label(slo.user)).inc()
+        is_counted = slo.kind is not SloKind.BEST_EFFORT
+        if is_counted:
+            self._made.labels(slo.kind, self._label(slo.user)).inc()
         try:
             yield promise
         except Exception:
@@ -211,7 +236,8 @@ class PromiseCounters:
             raise
         finally:
             promise.end("cancelled")
-            self._count(promise)
+            if is_counted:
+                self._count(promise)
 
     def _count(self, promise: Promise) -> None:
         kind, user = promise.slo.kind, self._label(promise.slo.user)

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from serving.engine.server.engine_wrapper import EngineWrapper
 from serving.engine.server.listening import cannot_listen, check_port, when_listening
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
 from serving.engine.server.slo_middleware import SloMiddleware
-from serving.engine.server.tool_calling import set_tool_parser
 from serving.engine.server.supervisor import EngineSupervisor
+from serving.engine.server.tool_calling import set_tool_parser
 from serving.engine.server.vllm_flags import given_flags, set_flags
 from serving.engine.setup.config import RANDOM_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
@@ -38,6 +38,7 @@ from serving.errors import (
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from opentelemetry.trace import Tracer
 
 logger = logging.getLogger("orchestrate")
 
@@ -60,6 +61,7 @@ def serve(
     access_log: str | None = None,
     drain_s: float = DEFAULT_DRAIN_S,
     vllm_flags: Sequence[str] = (),
+    tracing: AbstractAsyncContextManager[Tracer | None] | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve a model until a signal; runs on the main thread, and blocks.
@@ -78,6 +80,7 @@ def serve(
         access_log: file of the access log; "-" for the standard output, None for none.
         drain_s: seconds that open requests have after SIGTERM.
         vllm_flags: further flags of vLLM's API server (`vllm_flags`).
+        tracing: gives the tracer of requests' spans, and exports the last ones at its end.
         on_ready: called when the server accepts requests.
     Raises:
         EngineMissing: vLLM is not installed, or not in the pinned version.
@@ -133,7 +136,7 @@ def serve(
             logger.error("still with the former keys and log: %s", error)
 
     try:
-        uvloop.run(_run(config, parsed, given, reload, on_ready))
+        uvloop.run(_run(config, parsed, given, reload, tracing or nullcontext(), on_ready))
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
 
@@ -225,6 +228,7 @@ async def _run(
     parsed: Namespace,
     given: Mapping[str, Any],
     reload: Callable[[], None],
+    tracing: AbstractAsyncContextManager[Tracer | None],
     on_ready: Callable[[], None],
 ) -> None:
     """vLLM's `run_server`, with named errors."""
@@ -261,7 +265,9 @@ async def _run(
             )
             vars(parsed).update(supervisor=supervisor)
             stack.push_async_callback(supervisor.close)
-            wrapper = EngineWrapper(engine, supervisor)
+            # Here, as the engine's process may be a fork: it would inherit the exporter's thread.
+            tracer = await stack.enter_async_context(tracing)
+            wrapper = EngineWrapper(engine, supervisor, tracer)
             stack.callback(wrapper.close)
             ready = asyncio.create_task(
                 when_listening(listening, partial(_accept, parsed.drain, on_ready))

@@ -6,10 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode, Tracer
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
 
 from orchestrator import embed, flow, gather, llm, step, tool
 from orchestrator.errors import DeadlineExceeded
@@ -23,6 +21,7 @@ from orchestrator.events import (
 )
 from orchestrator.telemetry.spans import RunSpans
 from orchestrator.testing import ScriptedEngine
+from tests.spans import Spans
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -38,21 +37,8 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 SECRET = "xyzzy"
 
 
-class Traces:
+class Traces(Spans):
     """Exported spans, by the path of their step or call; "" is the run."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self._provider = TracerProvider(shutdown_on_exit=False)
-        self._provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-
-    @property
-    def tracer(self) -> Tracer:
-        return self._provider.get_tracer("tests")
-
-    @property
-    def spans(self) -> tuple[ReadableSpan, ...]:
-        return self._exporter.get_finished_spans()
 
     def by_path(self) -> dict[str, ReadableSpan]:
         return {

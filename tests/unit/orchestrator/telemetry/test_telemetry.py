@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 from opentelemetry import trace
 
-from orchestrator import Settings, flow, open_runtime
+from orchestrator import Settings, flow, llm, open_runtime, step
 from orchestrator.errors import InvalidSettings
 from orchestrator.events import RunFinished, RunStarted
+from orchestrator.openai_client import slo_http_client
 from orchestrator.telemetry import telemetry
 from orchestrator.telemetry.telemetry import open_telemetry
 from orchestrator.testing import ScriptedEngine
+from serving.generation import GenerationRequest
+from tests.spans import Spans
 from tests.unit.orchestrator.orchestrator_samples import answer_ok, ask, store_url
+from tests.unit.orchestrator.slo_http.model_servers import URL, ModelServer
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -79,6 +83,34 @@ async def test_a_collector_that_does_not_answer_delays_the_end_for_a_bounded_tim
             took_s = time.monotonic() - began_s
     assert 0.2 <= took_s < 1.5
     assert "not exported within 0.2 s" in caplog.text
+
+
+async def test_requests_to_servers_say_that_they_are_of_the_span_of_their_call_or_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans, asked = Spans(), list[GenerationRequest]()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
+    server = ModelServer()
+    client = slo_http_client(transport=server.async_transport())
+
+    def answer(request: GenerationRequest) -> str:
+        asked.append(request)
+        return "hi"
+
+    @step
+    async def search() -> None:
+        await client.post(f"{URL}/chat/completions", json={})
+
+    @flow
+    async def answering() -> None:
+        await search()
+        await llm("hello")
+
+    async with open_runtime(runtime_settings(tmp_path), engine=ScriptedEngine(answer)) as opened:
+        await opened.run(answering)
+    span_of = {span.attributes.get("orchestrate.path"): span for span in spans.seen()}
+    assert span_of["llm"].has_sent(asked[0].trace_headers)
+    assert span_of["search"].has_sent(server.headers[-1])
 
 
 def in_a_process(code: str, folder: Path, **variables: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from opentelemetry.trace import Tracer
 
 from serving.gateway.gateway import Gateway, GatewaySettings, gateway_router
 from tests.unit.serving.gateway.gateway_examples import MODEL, report_json
@@ -127,11 +128,11 @@ async def replicas(count: int, **report: Any) -> AsyncIterator[list[FakeReplica]
 
 @asynccontextmanager
 async def gateway_to(
-    urls: Sequence[str], **settings: Any
+    urls: Sequence[str], tracer: Tracer | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Gateway, aiohttp.ClientSession]]:
     """A running gateway to these replicas, and a client whose requests go there."""
     settings.setdefault("router", gateway_router("power_of_k", {"k": 0}))
-    gateway = Gateway(GatewaySettings(urls, port=0, **settings))
+    gateway = Gateway(GatewaySettings(urls, port=0, **settings), tracer)
     port = await gateway.start()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
         try:

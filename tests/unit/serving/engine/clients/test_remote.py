@@ -34,6 +34,7 @@ from serving.errors import (
 )
 from serving.generation import Chunk, Completion, GenerationRequest, Message, Token, Usage
 from serving.slo import OnLate, Slo, SloKind
+from tests.spans import traceparent
 
 OURS = {SCHEDULER_HEADER: "SloScheduler", POLICY_HEADER: "edf"}
 DROPPABLE = Slo(kind=SloKind.DEADLINE, deadline_s=5.0, on_late=OnLate.DROP)
@@ -56,6 +57,7 @@ class FakeServer:
     ) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str] = []
+        self.headers: list[dict[str, str]] = []
         self.arrivals: asyncio.Queue[None] = asyncio.Queue()
         self.disconnected = asyncio.Event()
         self._reply = reply
@@ -106,6 +108,7 @@ class FakeServer:
 
     async def _generate(self, request: Request) -> Response:
         body = json.loads(await request.body())
+        self.headers.append(dict(request.headers))
         self.bodies.append(body)
         self.arrivals.put_nowait(None)
         response = self._reply(body)
@@ -304,6 +307,17 @@ async def test_our_server_receives_the_tags_and_the_priority() -> None:
         "slo_on_late": "drop",
     }
     assert body["priority"] == -2
+
+
+async def test_a_server_is_told_of_which_span_a_request_is() -> None:
+    headers = {"traceparent": traceparent("ab" * 16, "cd" * 8), "tracestate": "vendor=1"}
+    async with FakeServer(answer_with("hi")) as fake:
+        engine = RemoteEngine(fake.url)
+        await engine.generate(request(trace_headers=headers))
+        await engine.generate(request())
+        await engine.close()
+    assert headers.items() <= fake.headers[0].items()
+    assert not headers.keys() & fake.headers[1].keys()
 
 
 async def test_another_server_receives_only_fields_of_openai_s_api() -> None:
