@@ -166,8 +166,8 @@ class RayUnreachable(ServingError):
     def __str__(self) -> str:
         address, reason = self.args
         return (
-            f"no Ray at {address}: {reason}. `ray status` says whether a cluster runs; without "
-            "--ray it is started on this machine"
+            f"no Ray at {address}: {reason}. `ray status` says whether a cluster runs; one with "
+            "tokens needs RAY_AUTH_MODE=token here too. Without --ray, Ray is started here"
         )
 
 

@@ -84,7 +84,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="A running Ray cluster for the replicas, such as auto or ray://head:10001; "
+            help="A running Ray cluster for the replicas, such as auto or HOST:6379; "
             "without it Ray is started on this machine.",
             rich_help_panel=_REPLICAS,
             show_default=False,
