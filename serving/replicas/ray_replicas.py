@@ -113,7 +113,7 @@ class RayReplicas:
         level = logging.INFO if self._verbose else logging.ERROR
         local = {} if self._address else {"include_dashboard": False, "num_cpus": self._num_cpus()}
         ray.init(
-            self._address,
+            self._address or "local",
             namespace=NAMESPACE,
             logging_level=level,
             log_to_driver=self._verbose,

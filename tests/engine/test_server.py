@@ -512,7 +512,8 @@ def test_an_interrupt_while_the_model_loads_leaves_no_processes(number: signal.S
             assert process.poll() is None
             time.sleep(0.05)
         os.kill(process.pid, number)
-        assert process.wait(STOP_S) == -signal.SIGINT  # an uncaught KeyboardInterrupt
+        # An uncaught KeyboardInterrupt; 1 with the exception hook of Ray, which vLLM imports.
+        assert process.wait(STOP_S) in (-signal.SIGINT, 1)
         _, left = psutil.wait_procs(started, STOP_S)
         assert left == []
     finally:
