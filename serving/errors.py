@@ -153,8 +153,11 @@ class EngineMissing(ServingError):
 class RayMissing(ServingError):
     """Ray, which starts the replicas of a server, is not installed."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
     def __str__(self) -> str:
-        return "replicas need Ray: pip install 'orchestrate-llm[ray]'"
+        return f"replicas need Ray: {self.args[0]}; pip install 'orchestrate-llm[ray]'"
 
 
 class RayUnreachable(ServingError):

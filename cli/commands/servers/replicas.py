@@ -66,7 +66,7 @@ def serve_replicas(
     try:
         from serving.replicas.ray_replicas import RayReplicas, Scale
     except ModuleNotFoundError as missing:
-        raise RayMissing from missing
+        raise RayMissing(str(missing)) from missing
     from serving.engine.server.api_keys import ApiKey, digest_of
     from serving.engine.server.vllm_flags import given_flags
     from serving.engine.setup.config import vllm_platform
