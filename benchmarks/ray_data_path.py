@@ -51,7 +51,8 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("urls", nargs="+")
     given = parser.parse_args()
-    ray.init(include_dashboard=False, log_to_driver=False, num_cpus=len(given.urls) + 1)
+    num_cpus = len(given.urls) + 1
+    ray.init("local", include_dashboard=False, log_to_driver=False, num_cpus=num_cpus)
     serve.start(http_options={"host": "127.0.0.1", "port": given.port})
     application: Any = serve.deployment(
         num_replicas=len(given.urls), max_ongoing_requests=1024, ray_actor_options={"num_cpus": 0}
