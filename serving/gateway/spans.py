@@ -13,7 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 _TRACE_CONTEXT = TraceContextTextMapPropagator()  # the headers traceparent and tracestate
 
 FIRST_ERROR_STATUS = 500
-"""From this status on a span has failed; below it the client is at fault, or nobody."""
+"""From this status on a span has failed; below it the server is not at fault."""
 
 
 class RequestSpan:

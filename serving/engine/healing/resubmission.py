@@ -1,4 +1,4 @@
-"""Requests whose engine dies: submitted again if nothing of their answer was given out."""
+"""Requests of an engine that dies: submitted again if nothing of their answer was given out."""
 
 from __future__ import annotations
 
