@@ -1,4 +1,4 @@
-"""A server and its engine, which is killed under load: time to recover, and what became of each request.
+"""A server and its engine, which is killed under load: time to recover, and each request's outcome.
 
     python -m benchmarks.healing [--json] [--kills 5] [--between 8] [--every 0.25] [--deadline 60]
         [--seed 0]
