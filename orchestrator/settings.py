@@ -48,6 +48,11 @@ def default_store() -> str:
     return f"sqlite:///{data_folder() / 'orchestrate.db'}"
 
 
+def default_analyzer_store() -> str:
+    """The default store of a server's analyzer: runs of flows are not listed with its programs."""
+    return f"sqlite:///{data_folder() / 'served.db'}"
+
+
 class EngineFields(BaseModel):
     """The settings of one engine.
 
@@ -120,6 +125,9 @@ class Settings(EngineFields, BaseSettings):
         code_version: of the flows here, such as a commit: a worker takes runs of its own version
             alone. None: of each flow a digest of its file.
         user: the user of runs, for policies with `fairness`; a flow may name another one.
+        analyzer: a server learns from its calls, in a process beside it (`orchestrator.analyzer`).
+        analyzer_store: where that process records them; no text of a prompt is recorded.
+        program_idle_s: a program that a server recognises has ended after so long without a call.
         telemetry: report runs, steps and calls as OpenTelemetry spans, exported according to the
             standard OTEL_* variables.
     """
@@ -136,6 +144,9 @@ class Settings(EngineFields, BaseSettings):
     lease_s: float = Field(default=60.0, ge=1, le=86400)
     code_version: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARACTERS)
     user: str = Field(default="", max_length=MAX_NAME_CHARACTERS)
+    analyzer: bool = True
+    analyzer_store: str = Field(default_factory=default_analyzer_store)
+    program_idle_s: float = Field(default=30.0, gt=0, le=86400)
     telemetry: bool = False
     verbose: bool = False
 

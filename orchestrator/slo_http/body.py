@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from serving.engine.server.slo_middleware import TAGGED_PATHS
+from serving.engine.server.responses import TAGGED_PATHS
 from serving.slo import TAG_PREFIX, Slo, to_tags
 
 _ARGUMENTS = "vllm_xargs"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
-from serving.engine.server.slo_middleware import TAGGED_PATHS
+from serving.engine.server.responses import TAGGED_PATHS
 from serving.gateway.attempt import Attempt, Failed, Upstream, error_response
 from serving.gateway.body import Body, parse_body
 from serving.gateway.error_answers import NO_REPLICA_STATUS, unknown_model

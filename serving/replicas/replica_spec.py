@@ -20,6 +20,7 @@ class ReplicaSpec:
         api_key: a key that clients may send; None: none.
         keys: the text of a file of keys; None: there is none.
         vllm_flags: flags of vLLM's server.
+        analyzer: the module of the analyzer's process beside it; None: there is none.
         drain_s: seconds that open requests have when it is removed.
     """
 
@@ -28,6 +29,7 @@ class ReplicaSpec:
     api_key: str | None = field(default=None, repr=False)
     keys: str | None = field(default=None, repr=False)
     vllm_flags: tuple[str, ...] = ()
+    analyzer: str | None = None
     drain_s: float = 30.0
 
 

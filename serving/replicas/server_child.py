@@ -86,6 +86,7 @@ def _serve(server: Server, folder: Path, say: _Say) -> None:
         api_key=spec.api_key,
         keys_file=keys_file,
         vllm_flags=spec.vllm_flags,
+        analyzer=spec.analyzer,
         drain_s=spec.drain_s,
         on_ready=lambda: say(url=url),
     )

@@ -48,6 +48,7 @@ def serve_replicas(
     keys_file: Path | None,
     drain_s: float,
     vllm_flags: Sequence[str],
+    analyzer: str | None,
     tracing: AbstractAsyncContextManager[Tracer] | None,
 ) -> None:
     """Serve replicas of a model until a signal.
@@ -57,6 +58,7 @@ def serve_replicas(
         ray_address: of the Ray cluster; None: Ray is started on this machine.
         api_key: the single key that clients may send.
         keys: those in `keys_file`.
+        analyzer: the module of the analyzer's process beside each replica.
         tracing: of the gateway.
     Raises:
         RayMissing: Ray is not installed.
@@ -85,6 +87,7 @@ def serve_replicas(
         api_key=own_key,
         keys=None if keys_file is None else keys_file.read_text(encoding="utf-8"),
         vllm_flags=tuple(vllm_flags),
+        analyzer=analyzer,
         drain_s=drain_s,
     )
     arguments = {**config.engine_args, **given_flags(vllm_flags)}

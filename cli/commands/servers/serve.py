@@ -14,6 +14,7 @@ from cli.terminal.output import say
 
 _SERVER = "The server"
 _REPLICAS = "Replicas"
+_ANALYZER = "orchestrator.analyzer"
 
 EPILOG = (
     "Example: orchestrate serve Qwen/Qwen3-0.6B --port 8000\n\n"
@@ -100,6 +101,16 @@ def serve(
             rich_help_panel=_SERVER,
         ),
     ] = 30.0,
+    analyzer: Annotated[
+        bool | None,
+        typer.Option(
+            "--analyzer/--no-analyzer",
+            help="Learn from the calls, to predict lengths and stages of clients without tags. "
+            "Default: ORCHESTRATE_ANALYZER, else on.",
+            rich_help_panel=_SERVER,
+            show_default=False,
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -129,7 +140,9 @@ def serve(
     named, vllm_flags = _model_and_flags(arguments or [])
     if named is not None and model is not None:
         raise BadInput(f"give the model once: {named}, or --model {model}")
-    settings = read_settings(model=named or model, policy=policy, api_key=api_key, verbose=verbose)
+    settings = read_settings(
+        model=named or model, policy=policy, api_key=api_key, analyzer=analyzer, verbose=verbose
+    )
     config = engine_config(settings)
     keys = () if api_keys is None else read_api_keys(api_keys)
     single_key = settings.api_key if api_keys is None else None
@@ -153,6 +166,7 @@ def serve(
             keys_file=api_keys,
             drain_s=drain_s,
             vllm_flags=vllm_flags,
+            analyzer=_ANALYZER if settings.analyzer else None,
             tracing=server_tracing(settings, "orchestrate-gateway"),
         )
         return
@@ -165,6 +179,7 @@ def serve(
         access_log=access_log,
         drain_s=drain_s,
         vllm_flags=vllm_flags,
+        analyzer=_ANALYZER if settings.analyzer else None,
         tracing=server_tracing(settings, "orchestrate-serve"),
         on_ready=lambda: say(f"ready: {address}"),
     )

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.server.access import key_of_request
+from serving.engine.server.advice.middleware import advised_call
 from serving.engine.server.healed_calls import HealedCalls
 from serving.engine.server.promises import Promise, PromiseCounters
 from serving.engine.server.responses import failure
@@ -88,7 +89,7 @@ class EngineWrapper:
         is_delta = sampling_params.output_kind == RequestOutputKind.DELTA
         # A dummy promises nothing: the request that it stands for does.
         followed = BEST_EFFORT if slo.dummy else slo
-        with self._followed(followed, options.get("trace_headers")) as promise:
+        with self._followed(followed, request_id, options.get("trace_headers")) as promise:
             async with aclosing(
                 self._calls.generate(slo, prompt, sampling_params, request_id, **options)
             ) as outputs:
@@ -118,13 +119,22 @@ class EngineWrapper:
         return self._calls.encode(prompt, pooling_params, request_id, **options)
 
     @contextmanager
-    def _followed(self, slo: Slo, headers: Mapping[str, str] | None) -> Iterator[Promise]:
-        """Count what becomes of a request; with a tracer, make its spans at its end."""
+    def _followed(
+        self, slo: Slo, request_id: str, headers: Mapping[str, str] | None
+    ) -> Iterator[Promise]:
+        """Count what becomes of a request, for the analyzer too; make its spans at its end."""
         start_ns = time.time_ns()
         try:
             with self._promises.follow(slo) as promise:
                 yield promise
         finally:
+            if (advised := advised_call()) is not None:
+                advised.ended(
+                    request_id,
+                    prompt_tokens=promise.num_prompt_tokens,
+                    output_tokens=promise.num_output_tokens,
+                    is_complete=promise.is_complete,
+                )
             if self._spans is not None:
                 self._spans.record(promise, headers or {}, start_ns)
 
@@ -144,6 +154,8 @@ class EngineWrapper:
         self._structured_output.close()
 
     async def _admit(self, params: SamplingParams) -> Slo:
+        if (advised := advised_call()) is not None:
+            params.extra_args = await advised.completed(params.extra_args or {})
         set_key_tags(params)
         try:
             await self._structured_output.check(params.structured_outputs)

@@ -161,6 +161,11 @@ class Promise:
         return [median / max(each, 1) for each in self._output_tokens]
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """The tokens of its prompt; 0 before the first output."""
+        return self._prompt_tokens
+
+    @property
     def num_output_tokens(self) -> int:
         """The tokens of all its answers so far."""
         return sum(self._output_tokens)

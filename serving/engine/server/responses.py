@@ -1,4 +1,4 @@
-"""What the server's parts share: types, the path of a request, errors, responses in JSON."""
+"""What the server's parts share: types, a request's path and body, errors, responses in JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+TAGGED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+"""Paths of requests that may carry SLO tags."""
 
 
 def path_of(scope: Scope) -> str:
@@ -58,3 +61,29 @@ async def send_json(
     start = {"type": "http.response.start", "status": status, "headers": [*content, *headers]}
     await send(start)
     await send({"type": "http.response.body", "body": body})
+
+
+async def read_body(receive: Receive) -> bytes | None:
+    """The whole body of a request; None if its client disconnected."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def received_again(body: bytes, receive: Receive) -> Receive:
+    """Receives the body again, then what follows it: vLLM waits there for a disconnect."""
+    replayed = False
+
+    async def receive_again() -> Message:
+        nonlocal replayed
+        if replayed:
+            return await receive()
+        replayed = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.server.access import AccessMiddleware, ApiAccess
+from serving.engine.server.advice.client import AnalyzerClient
+from serving.engine.server.advice.middleware import AdviceMiddleware
 from serving.engine.server.access_log import AccessLog, AccessLogMiddleware
 from serving.engine.server.api_keys import ApiKey, digest_of, read_api_keys
 from serving.engine.server.draining import DEFAULT_DRAIN_S, Drain, DrainMiddleware
@@ -61,6 +64,7 @@ def serve(
     access_log: str | None = None,
     drain_s: float = DEFAULT_DRAIN_S,
     vllm_flags: Sequence[str] = (),
+    analyzer: str | None = None,
     tracing: AbstractAsyncContextManager[Tracer | None] | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -80,6 +84,7 @@ def serve(
         access_log: file of the access log; "-" for the standard output, None for none.
         drain_s: seconds that open requests have after SIGTERM.
         vllm_flags: further flags of vLLM's API server (`vllm_flags`).
+        analyzer: the module of the analyzer's process (`advice.client`); None: there is none.
         tracing: gives the tracer of requests' spans, and exports the last ones at its end.
         on_ready: called when the server accepts requests.
     Raises:
@@ -136,7 +141,7 @@ def serve(
             logger.error("still with the former keys and log: %s", error)
 
     try:
-        uvloop.run(_run(config, parsed, given, reload, tracing or nullcontext(), on_ready))
+        uvloop.run(_run(config, parsed, given, reload, tracing or nullcontext(), on_ready, analyzer))
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
 
@@ -153,6 +158,7 @@ def server_arguments(
 ) -> list[str]:
     """The command line that makes vLLM's API server behave as `serve` documents."""
     middleware: list[type] = [
+        AdviceMiddleware,
         SloMiddleware,
         StatusMiddleware,
         DrainMiddleware,
@@ -230,6 +236,7 @@ async def _run(
     reload: Callable[[], None],
     tracing: AbstractAsyncContextManager[Tracer | None],
     on_ready: Callable[[], None],
+    analyzer: str | None,
 ) -> None:
     """vLLM's `run_server`, with named errors."""
     from vllm.entrypoints.launchers.api_server.entry import (
@@ -263,7 +270,11 @@ async def _run(
             supervisor = EngineSupervisor(
                 engine, config.model, config.restarts, on_death=status.forget
             )
-            vars(parsed).update(supervisor=supervisor)
+            advisor = _analyzer_of(analyzer, vars(parsed)["served_model_name"])
+            vars(parsed).update(supervisor=supervisor, analyzer=advisor)
+            if advisor is not None:
+                stack.push_async_callback(advisor.close)
+                advisor.start()
             stack.push_async_callback(supervisor.close)
             # Here, as the engine's process may be a fork: it would inherit the exporter's thread.
             tracer = await stack.enter_async_context(tracing)
@@ -290,6 +301,12 @@ async def _run(
         listening.close()
     if died is not None:
         raise died
+
+
+def _analyzer_of(module: str | None, models: Sequence[str]) -> AnalyzerClient | None:
+    if module is None:
+        return None
+    return AnalyzerClient([sys.executable, "-P", "-m", module, *models])
 
 
 def _accept(drain: Drain, on_ready: Callable[[], None]) -> None:

@@ -11,16 +11,24 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from serving.engine.server.responses import App, Message, Receive, Scope, Send, path_of, send_error
+from serving.engine.server.responses import (
+    TAGGED_PATHS,
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    path_of,
+    read_body,
+    received_again,
+    send_error,
+)
 from serving.errors import InvalidSlo
 from serving.request_fields import with_tags
 from serving.slo import TAG_PREFIX, from_tags
 
 SCHEDULER_HEADER = "x-orchestrate-scheduler"
 POLICY_HEADER = "x-orchestrate-policy"
-
-TAGGED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
-"""Paths of requests that may carry SLO tags."""
 
 DROPPED_STATUS = 504
 """HTTP status of a dropped request; vLLM's server uses it for nothing else."""
@@ -103,7 +111,7 @@ class SloMiddleware:
         if not has_tags and not _may_be_json(scope):
             await self.app(scope, receive, response.send)
             return
-        body = await _read(receive)
+        body = await read_body(receive)
         if body is None:  # the client disconnected
             return
         field = surrogate_field(body)
@@ -124,7 +132,7 @@ class SloMiddleware:
             return
         token = _fate.set(fate)
         try:
-            await self.app(scope, _replay(body, receive), response.send)
+            await self.app(scope, received_again(body, receive), response.send)
         except Exception:
             # vLLM 0.32 cannot put an error into a stream of /v1/responses, and aborts the stream.
             if not await response.end_with_error():
@@ -268,28 +276,3 @@ class _Response:
             self._is_open = message.get("more_body", False)
             self._num_parts += 1
         await self._send(message)
-
-
-async def _read(receive: Receive) -> bytes | None:
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Receives the body again, then what follows it: vLLM waits there for a disconnect."""
-    replayed = False
-
-    async def receive_again() -> Message:
-        nonlocal replayed
-        if replayed:
-            return await receive()
-        replayed = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again
