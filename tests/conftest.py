@@ -29,6 +29,7 @@ from store.database.schema import upgrade
 from store.database.urls import file_of, is_sqlite, normalised
 
 os.environ.setdefault("ORCHESTRATE_MODEL", "random")  # also of the processes that tests start
+os.environ.setdefault("ORCHESTRATE_ANALYZER", "false")  # a process more beside each server
 
 DEMO_CONFIG = EngineConfig(
     policy=PolicySpec("fcfs"),

@@ -43,6 +43,9 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "lease_s": ("15", 15.0),
     "code_version": ("3f2a", "3f2a"),
     "user": ("alice", "alice"),
+    "analyzer": ("false", False),
+    "analyzer_store": ("sqlite:///served.db", "sqlite:///served.db"),
+    "program_idle_s": ("5", 5.0),
     "telemetry": ("true", True),
     "verbose": ("1", True),
 }
@@ -73,6 +76,8 @@ BAD = {
     "lease_s": ["0.5", "1e9", "long"],
     "code_version": [""],
     "user": ["x" * 257],
+    "analyzer": ["perhaps", ""],
+    "program_idle_s": ["0", "long"],
     "telemetry": ["perhaps", ""],
     "verbose": ["2"],
 }

@@ -64,8 +64,9 @@ class AnalyzerClient:
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
         self._calls: OrderedDict[str, list[bytes]] = OrderedDict()  # those not recorded yet
-        self._open: dict[str, tuple[float, asyncio.Future[Mapping[str, TagValue]]]] = {}
+        self._open: dict[str, asyncio.Future[Mapping[str, TagValue]]] = {}
         self._is_late = False
+        self._asked_s: float | None = None  # the first arrival since its last message
         self._task: asyncio.Task[None] | None = None
         self._up = Gauge(
             "orchestrate_analyzer_up", "Whether the analyzer's process runs.", registry=registry
@@ -103,14 +104,15 @@ class AnalyzerClient:
             self._calls.popitem(last=False)
         if self._write(line):
             answer: asyncio.Future[Mapping[str, TagValue]] = asyncio.Future()
-            self._open[arrival.call] = self._clock(), answer
+            self._open[arrival.call] = answer
+            self._asked_s = self._asked_s or self._clock()
 
     async def advice(self, call: str) -> Mapping[str, TagValue]:
         """The tags for a call that was reported as arrived; empty if there are none in WAIT_S.
 
         While the process is late nothing waits for it, until it answers again.
         """
-        _, answer = self._open.get(call, (0.0, None))
+        answer = self._open.get(call)
         if answer is None:
             self._advice.labels("away").inc()
             return {}
@@ -152,6 +154,8 @@ class AnalyzerClient:
             self._deaths.inc()
             if self._clock() - began_s > LONGEST_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
+            if pause_s >= 4 * FIRST_PAUSE_S:
+                self._calls.clear()  # one of them may be what it dies of
             logger.warning(
                 "the analyzer ended (%s): requests go on without its predictions;"
                 " it is started again in %g s",
@@ -175,6 +179,7 @@ class AnalyzerClient:
         except OSError as error:
             return str(error)
         self._process = process
+        self._is_late = True  # until it has begun
         watching = asyncio.create_task(self._kill_when_hung())
         try:
             for line in [line for lines in self._calls.values() for line in lines]:
@@ -198,9 +203,9 @@ class AnalyzerClient:
         """A message of the process arrives; raises ValueError for anything else."""
         message = decode(line)
         self._up.set(1)
-        self._is_late = False
+        self._is_late, self._asked_s = False, None
         if isinstance(message, Advice):
-            _, answer = self._open.get(message.call, (0.0, None))
+            answer = self._open.get(message.call)
             if answer is not None and not answer.done():
                 answer.set_result(message.tags)
         elif isinstance(message, Recorded):
@@ -210,8 +215,7 @@ class AnalyzerClient:
     async def _kill_when_hung(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            unanswered = (since_s for since_s, answer in self._open.values() if not answer.done())
-            if self._clock() - min(unanswered, default=self._clock()) > HUNG_S:
+            if self._asked_s is not None and self._clock() - self._asked_s > HUNG_S:
                 self._kill()
 
     def _kill(self) -> None:
@@ -220,11 +224,11 @@ class AnalyzerClient:
                 self._process.kill()
 
     def _forget_open(self) -> None:
-        for _, answer in self._open.values():
+        for answer in self._open.values():
             if not answer.done():
                 answer.set_result({})
         self._open.clear()
-        self._is_late = False
+        self._asked_s = None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

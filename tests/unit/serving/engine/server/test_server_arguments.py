@@ -73,9 +73,10 @@ def test_only_the_demo_model_on_a_cpu_runs_in_the_engine_core_s_process() -> Non
 
 def test_the_access_log_is_outermost_and_then_what_limits_access() -> None:
     """vLLM puts the last one outermost. The keys are not among the arguments."""
-    tags, status, drain, access, local, log = (
+    advice, tags, status, drain, access, local, log = (
         f"serving.engine.server.{name}"
         for name in (
+            "advice.middleware.AdviceMiddleware",
             "slo_middleware.SloMiddleware",
             "engine_status.StatusMiddleware",
             "draining.DrainMiddleware",
@@ -84,12 +85,13 @@ def test_the_access_log_is_outermost_and_then_what_limits_access() -> None:
             "access_log.AccessLogMiddleware",
         )
     )
-    assert flags(EngineConfig())["--middleware"] == [tags, status, drain, access, local, log]
+    inner = [advice, tags, status, drain, access]
+    assert flags(EngineConfig())["--middleware"] == [*inner, local, log]
     for values in (
         flags(EngineConfig(), host="0.0.0.0"),  # asked for explicitly
         flags(EngineConfig(), needs_key=True),
     ):
-        assert values["--middleware"] == [tags, status, drain, access, log]
+        assert values["--middleware"] == [*inner, log]
         assert "--api-key" not in values
 
 
