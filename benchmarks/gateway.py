@@ -235,7 +235,7 @@ def run(options: argparse.Namespace) -> None:
     """Start the servers, measure and print."""
     with contextlib.ExitStack() as stack:
         replicas = [
-            stack.enter_context(started("cli", "serve", "--model", MODEL))
+            stack.enter_context(started("cli", "serve", "--no-analyzer", "--model", MODEL))
             for _ in range(options.replicas)
         ]
         for each in replicas:

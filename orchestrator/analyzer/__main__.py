@@ -181,7 +181,7 @@ def main() -> int:
         try:
             asyncio.run(analyze(sys.argv[1:], answers))
         except (OrchestrateError, StoreError) as error:
-            print(f"the analyzer cannot begin: {error}", file=sys.stderr)
+            sys.stderr.write(f"the analyzer cannot begin: {error}\n")
             return 1
         except BrokenPipeError:  # the server is gone
             return 1

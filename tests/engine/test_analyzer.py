@@ -1,4 +1,4 @@
-"""`orchestrate serve` with its analyzer: calls without tags, while the analyzer is killed and hangs."""
+"""`orchestrate serve` with its analyzer: calls without tags, while it is killed and hangs."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.server.access import AccessMiddleware, ApiAccess
+from serving.engine.server.access_log import AccessLog, AccessLogMiddleware
 from serving.engine.server.advice.client import AnalyzerClient
 from serving.engine.server.advice.middleware import AdviceMiddleware
-from serving.engine.server.access_log import AccessLog, AccessLogMiddleware
 from serving.engine.server.api_keys import ApiKey, digest_of, read_api_keys
 from serving.engine.server.draining import DEFAULT_DRAIN_S, Drain, DrainMiddleware
 from serving.engine.server.engine_status import EngineStatus, StatusMiddleware
@@ -141,7 +141,9 @@ def serve(
             logger.error("still with the former keys and log: %s", error)
 
     try:
-        uvloop.run(_run(config, parsed, given, reload, tracing or nullcontext(), on_ready, analyzer))
+        uvloop.run(
+            _run(config, parsed, given, reload, tracing or nullcontext(), on_ready, analyzer)
+        )
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
 

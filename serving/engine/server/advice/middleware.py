@@ -1,6 +1,7 @@
 """ASGI middleware that tells the analyzer about each request, and gives it the request's program.
 
-Two headers name a program and its deadline, so that a client says them once for all its calls.
+Two headers name a program and its deadline, so that a client says them once for all its calls. The
+first one is another spelling of the tag `slo_program`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class AdvisedCall:
     async def completed(self, tags: Mapping[str, Any]) -> dict[str, Any]:
         """The request's own tags, with those that the analyzer adds."""
         advice = {} if self._client is None else await self._client.advice(self._call)
-        return with_advice(tags, self._fallback | advice if advice else self._fallback)
+        return with_advice(tags, {**self._fallback, **advice})
 
     def ended(
         self, answer: str, *, prompt_tokens: int, output_tokens: int, is_complete: bool
@@ -119,7 +120,7 @@ class AdviceMiddleware:
             await send_error(send, 400, f"{name}: {reason}", kind="invalid_header", param=name)
             return
         client: AnalyzerClient | None = scope["app"].state.args.analyzer
-        if client is None and deadline_s is None:
+        if client is None and not program and deadline_s is None:
             await self._app(scope, receive, send)
             return
         body = await read_body(receive)
@@ -168,6 +169,8 @@ def _advised(
     fallback: dict[str, TagValue] = {}
     if deadline_s is not None:
         fallback = {"slo_program": program or call, "slo_deadline_s": deadline_s}
+    elif program:
+        fallback = {"slo_program": program}
     if client is None or not isinstance(document, dict):
         return AdvisedCall(call, None, fallback)
     arrival = _arrival(document, tags, call, program, deadline_s)
@@ -190,15 +193,15 @@ def _arrival(
     deadline_s: float | None,
 ) -> Arrival | None:
     key = key_of_request()
-    named = tags.get("slo_program")
-    final_s = (tags.get("slo_final_s") or tags.get("slo_deadline_s")) if named else None
+    program = tags.get("slo_program") or program
+    final_s = (tags.get("slo_final_s") or tags.get("slo_deadline_s")) if program else None
     try:
         return arrival_of(
             document,
             call=call,
             at_s=time.monotonic(),
             user=(key.user if key is not None else None) or tags.get("slo_user") or "",
-            program=named or program,
+            program=program,
             program_deadline_s=deadline_s,
             final_s=final_s,
         )

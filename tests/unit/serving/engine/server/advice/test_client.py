@@ -47,9 +47,11 @@ class Beside:
         return self.registry.get_sample_value(f"orchestrate_{name}", labels) or 0.0
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not holds():
-                await asyncio.sleep(0.01)
+        for _ in range(2000):
+            if holds():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it did not happen within 20 s")
 
     async def until_up(self) -> None:
         await self.until(lambda: self.value("analyzer_up") == 1.0)

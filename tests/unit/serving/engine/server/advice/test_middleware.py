@@ -132,6 +132,17 @@ def test_a_program_in_tags_has_their_deadline() -> None:
     assert (analyzer.arrivals[0].program, analyzer.arrivals[0].final_s) == ("p", 9.0)
 
 
+def test_the_header_of_a_program_is_its_tag() -> None:
+    own = {"slo_deadline_s": 3.0}
+    named = {PROGRAM_HEADER: "run-1"}
+    for analyzer in (Analyzer({}), None):
+        exchange = Exchange(analyzer, **named).post(prompt="x", vllm_xargs=own)
+        assert exchange.tags == own | {"slo_program": "run-1"}
+    analyzer = Analyzer({})
+    Exchange(analyzer, **named).post(prompt="x", vllm_xargs=own)
+    assert (analyzer.arrivals[0].program, analyzer.arrivals[0].final_s) == ("run-1", 3.0)
+
+
 @pytest.mark.parametrize(
     "tags",
     [
