@@ -1,4 +1,4 @@
-"""What the analyzer gains for clients without tags: goodput with and without it, on the real engine.
+"""What the analyzer gains for clients without tags: goodput with and without it, real engine.
 
     python -m benchmarks.untagged [--json] [--load 1.5] [--rounds 4] [--seconds 20]
 

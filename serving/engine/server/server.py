@@ -224,7 +224,6 @@ def parse_arguments(arguments: list[str], given: Mapping[str, Any] | None = None
     parsed: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
     set_flags(parsed, given or {})
     configure_logging_from_args(parsed)
-    logger.setLevel(logging.WARNING)  # vLLM gives the root logger its own level
     try:
         validate_parsed_serve_args(parsed)
     except (TypeError, ValueError, KeyError) as error:

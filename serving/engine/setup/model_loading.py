@@ -43,8 +43,10 @@ def check_model_folder(config: EngineConfig) -> str:
 
 
 def silence_warnings() -> None:
-    """Hide the warnings of vLLM's dependencies; errors are still shown."""
+    """Hide the warnings of vLLM and its dependencies, not our own; errors are still shown."""
     warnings.simplefilter("ignore")
+    # vLLM gives the root logger, which has no handler, the level of its own messages.
+    logging.getLogger("orchestrate").setLevel(logging.WARNING)
     # transformers warns of a prompt longer than the context, which raises PromptTooLong anyway.
     logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
 
