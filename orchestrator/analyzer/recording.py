@@ -23,7 +23,7 @@ def application_of(model: str) -> str:
 
 
 async def record(store: Store, program: Program, *, began_at: datetime) -> bool:
-    """Record a program as a run that has ended.
+    """Record a program as a run that has ended; not one without a complete answer.
 
     Args:
         began_at: wall time of its first call.
@@ -32,14 +32,16 @@ async def record(store: Store, program: Program, *, began_at: datetime) -> bool:
     Raises:
         StoreError: the store cannot be written.
     """
+    complete = program.complete_calls
+    if not complete:
+        return False
     elapsed_s = program.latest_s - program.began_s
-    is_complete = all(call.ended and call.ended.is_complete for call in program.calls)
     first = program.calls[0].arrival
     run = RunRecord(
         id=program.id,
         flow=application_of(first.model),
         started_at=began_at,
-        status=Status.COMPLETED if is_complete else Status.FAILED,
+        status=Status.COMPLETED if len(complete) == len(program.calls) else Status.FAILED,
         deadline_s=_deadline_s(program),
         finished_at=began_at + timedelta(seconds=elapsed_s),
         elapsed_s=elapsed_s,
@@ -47,7 +49,7 @@ async def record(store: Store, program: Program, *, began_at: datetime) -> bool:
         slo_user=first.user,
     )
     pattern = _pattern(program, run)
-    calls = [_call_record(program, node, call) for node, call in enumerate(program.complete_calls)]
+    calls = [_call_record(program, node, call) for node, call in enumerate(complete)]
     try:
         async with store.transaction() as tx:
             await tx.runs.add(run)

@@ -24,8 +24,8 @@ from serving.slo import TagValue
 WAIT_S = 0.02
 """Longest time that a request waits for advice: that of one or two steps of the engine."""
 
-HUNG_S = 10.0
-"""A process that has not answered for so long is killed."""
+HUNG_S, STARTING_S = 10.0, 120.0
+"""A process that has not answered for so long is killed; the second, before its first message."""
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 60.0
@@ -66,6 +66,7 @@ class AnalyzerClient:
         self._calls: OrderedDict[str, list[bytes]] = OrderedDict()  # those not recorded yet
         self._open: dict[str, asyncio.Future[Mapping[str, TagValue]]] = {}
         self._is_late = False
+        self._has_begun = False
         self._asked_s: float | None = None  # the first arrival since its last message
         self._task: asyncio.Task[None] | None = None
         self._up = Gauge(
@@ -179,7 +180,7 @@ class AnalyzerClient:
         except OSError as error:
             return str(error)
         self._process = process
-        self._is_late = True  # until it has begun
+        self._has_begun, self._is_late = False, True
         watching = asyncio.create_task(self._kill_when_hung())
         try:
             for line in [line for lines in self._calls.values() for line in lines]:
@@ -203,7 +204,7 @@ class AnalyzerClient:
         """A message of the process arrives; raises ValueError for anything else."""
         message = decode(line)
         self._up.set(1)
-        self._is_late, self._asked_s = False, None
+        self._has_begun, self._is_late, self._asked_s = True, False, None
         if isinstance(message, Advice):
             answer = self._open.get(message.call)
             if answer is not None and not answer.done():
@@ -215,7 +216,8 @@ class AnalyzerClient:
     async def _kill_when_hung(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            if self._asked_s is not None and self._clock() - self._asked_s > HUNG_S:
+            limit_s = HUNG_S if self._has_begun else STARTING_S
+            if self._asked_s is not None and self._clock() - self._asked_s > limit_s:
                 self._kill()
 
     def _kill(self) -> None:

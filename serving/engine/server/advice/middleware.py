@@ -70,9 +70,14 @@ class AdvisedCall:
         return with_advice(tags, {**self._fallback, **advice})
 
     def ended(
-        self, answer: str, *, prompt_tokens: int, output_tokens: int, is_complete: bool
+        self,
+        answer: str,
+        *,
+        prompt_tokens: int = 0,
+        output_tokens: int = 0,
+        is_complete: bool = False,
     ) -> None:
-        """Tell the analyzer how it ended."""
+        """Tell the analyzer how it ended; only the first time counts."""
         if self._client is not None:
             self._client.ended(
                 Ended(
@@ -126,11 +131,14 @@ class AdviceMiddleware:
         body = await read_body(receive)
         if body is None:  # the client disconnected
             return
-        token = _call.set(_advised(body, client, program, deadline_s))
+        call = _advised(body, client, program, deadline_s)
+        token = _call.set(call)
         try:
             await self._app(scope, received_again(body, receive), send)
         finally:
             _call.reset(token)
+            if call is not None:  # of a request that vLLM refused, the engine says nothing
+                call.ended("")
 
 
 def _program_of(scope: Scope) -> tuple[str, float | None]:

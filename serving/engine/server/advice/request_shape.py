@@ -45,14 +45,15 @@ def arrival_of(
     program_deadline_s: float | None = None,
     final_s: float | None = None,
 ) -> Arrival | None:
-    """The arrival of a request; None of one that is not analyzed, such as several prompts in one.
+    """The arrival of a request; None of one that is not analyzed, such as one of several answers.
 
     Args:
         user: of its key or its tags; "": the body's `user`.
         program, program_deadline_s, final_s: as its headers and tags say (`Arrival`).
     """
     prompt = _prompt_of(body)
-    if prompt is None or any(body.get(name) not in (None, 1) for name in _MANY):
+    is_single = all(body.get(name) in (None, 1) for name in _MANY)
+    if prompt is None or not is_single or body.get("background"):
         return None
     end_user = body.get("user")
     end_user = end_user if isinstance(end_user, str) else ""

@@ -127,7 +127,8 @@ def test_programs_are_recorded_as_runs_without_text(store: str, start: Start) ->
     code, errors = analyzer.end()
     assert (code, errors) == (0, "")
     runs, recorded, patterns, samples = records(store)
-    assert {run.id: run.status for run in runs} == {"one-plan": "completed", "open": "failed"}
+    # Nothing is known of the call that was still running.
+    assert {run.id: run.status for run in runs} == {"one-plan": "completed"}
     assert [(call.stage, call.output_tokens) for call in recorded] == [(0, 10), (2, 30)]
     assert [pattern.run_id for pattern in patterns] == ["one-plan"]
     assert [sample.output_tokens for sample in samples] == [10, 30]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serving.analyzer.messages import Arrival
+from serving.analyzer.messages import Arrival, Ended
 from serving.engine.server.advice.middleware import (
     DEADLINE_HEADER,
     PROGRAM_HEADER,
@@ -28,6 +28,7 @@ class Analyzer:
 
     def __init__(self, tags: dict[str, TagValue]) -> None:
         self.arrivals: list[Arrival] = []
+        self.ends: list[Ended] = []
         self._tags = tags
 
     def arrived(self, arrival: Arrival) -> None:
@@ -36,6 +37,9 @@ class Analyzer:
     async def advice(self, call: str) -> dict[str, TagValue]:
         assert call == self.arrivals[-1].call
         return self._tags
+
+    def ended(self, ended: Ended) -> None:
+        self.ends.append(ended)
 
 
 class Exchange:
@@ -82,6 +86,10 @@ def test_advice_is_added_to_a_request_without_tags() -> None:
     analyzer = Analyzer({"slo_length_q": PREDICTED})
     exchange = Exchange(analyzer).post(prompt="x")
     assert exchange.tags == {"slo_length_q": PREDICTED}
+    # The application has said nothing of its end, as of a request that vLLM refuses.
+    assert [(each.call, each.is_complete) for each in analyzer.ends] == [
+        (analyzer.arrivals[0].call, False)
+    ]
 
 
 def test_the_headers_say_the_program_and_its_deadline() -> None:

@@ -90,6 +90,7 @@ def test_the_limit_of_an_answer(name: str) -> None:
         {"prompt": []},
         {"messages": ["x"]},
         {"prompt": "x", "n": 2},
+        {"input": "x", "background": True},
     ],
 )
 def test_what_is_not_analyzed(body: dict[str, Any]) -> None:
