@@ -28,7 +28,9 @@ from serving.policies.table import PolicySpec
 from store.database.schema import upgrade
 from store.database.urls import file_of, is_sqlite, normalised
 
-os.environ.setdefault("ORCHESTRATE_MODEL", "random")  # also of the processes that tests start
+# Also of the processes that tests start. No test depends on what another one's engine has learned.
+os.environ.setdefault("ORCHESTRATE_MODEL", "random")
+os.environ.setdefault("ORCHESTRATE_KEEP_SCHEDULER_STATE", "0")
 
 DEMO_CONFIG = EngineConfig(
     policy=PolicySpec("fcfs"),

@@ -76,7 +76,7 @@ class LengthBias:
 
     def restore(self, state: LengthBiasState) -> None:
         """Begin with what was learned; the users of the state are numbered from 0."""
-        self._logs.extend(state.of_all)
+        self._logs = deque(state.of_all, maxlen=KEPT_ANSWERS)
         self._ratio = math.exp(self._log_of_all())
         for user, (logs, ratio) in enumerate(zip(state.of_users, state.ratios, strict=True)):
             self.begin(user)

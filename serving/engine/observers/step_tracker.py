@@ -223,9 +223,10 @@ class StepTracker:
 
     def state(self) -> StepTrackerState:
         """What was measured until the last fit; counters are left out."""
+        model = self.model  # also adds new steps to the sums
         return StepTrackerState(
             self._speed,
-            self._model,
+            model,
             self._normal.tolist(),
             self._moment.tolist(),
             self._decoding.tolist(),

@@ -16,7 +16,7 @@ from serving.requests import Floats, Ints
 from serving.slo import Slo
 
 MAX_USERS = 512
-"""Users in a state: the latest. With all that can be learned of them it has 2 MB."""
+"""Users in a state: the latest. With as many answers as are kept of each it has 1.6 MB."""
 
 
 class UserState(NamedTuple):
