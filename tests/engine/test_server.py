@@ -178,6 +178,12 @@ async def until_running(url: str, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
+async def until_kept(cache: Path, user: str) -> None:
+    async with asyncio.timeout(CALL_S):
+        while user not in users_in(cache):  # noqa: ASYNC110 (a file has no event)
+            await asyncio.sleep(0.1)
+
+
 async def test_the_server_reports_its_model_and_scheduler(engine: RemoteEngine) -> None:
     assert engine.info.model == "random"
     assert engine.info.random_weights
@@ -468,8 +474,7 @@ async def test_a_dead_engine_is_started_again_and_loses_only_what_was_streamed(
     await engine.generate(chat(slo=Slo(user="ann")))  # see `test_a_later_server...`
     stream = engine.stream(chat(max_tokens=8000))
     await anext(stream)
-    while "ann" not in users_in(cache):
-        await asyncio.sleep(0.1)
+    await until_kept(cache, "ann")
     body = {"prompt": "hi", "max_tokens": 300, "ignore_eos": True}
     open_call = asyncio.create_task(post(url, "/v1/completions", **body))
     streamed_call = asyncio.create_task(engine.generate(chat(max_tokens=300, seed=3)))
