@@ -160,8 +160,7 @@ class SloSchedulerMixin(_VllmScheduler):
             outputs.setdefault(client_index, EngineCoreOutputs()).outputs.append(ended)
         self._ends_to_report.clear()
         self._send_status()
-        if self._checkpoints is not None and self._checkpoints.is_due():
-            self._checkpoints.write(self.lifecycle.state())
+        self._keep_state()
         return outputs
 
     def has_requests(self) -> bool:
@@ -174,7 +173,7 @@ class SloSchedulerMixin(_VllmScheduler):
         self.planner.plan_now()
 
     def shutdown(self) -> None:
-        """As vLLM's, which calls it when the engine ends, unless it is killed."""
+        """As vLLM's, which calls it when the engine ends; its server kills the engine instead."""
         checkpoints, self._checkpoints = self._checkpoints, None
         if checkpoints is not None:
             checkpoints.close(self.lifecycle.state())
@@ -207,6 +206,7 @@ class SloSchedulerMixin(_VllmScheduler):
         freed = super()._free_request(request, delay_free_blocks=delay_free_blocks)
         if not self.get_num_unfinished_requests():  # no step follows that would say so
             self._send_status()
+            self._keep_state()
         return freed
 
     # Planning.
@@ -310,6 +310,13 @@ class SloSchedulerMixin(_VllmScheduler):
                 plan_s=self._plan_s,
             )
             self._status_sender.send(status, now_s, is_idle=is_idle)
+
+    def _keep_state(self) -> None:
+        """Write what was learned, if a checkpoint is due."""
+        if self._checkpoints is None:
+            return
+        if self._checkpoints.is_due(is_idle=not self.get_num_unfinished_requests()):
+            self._checkpoints.write(self.lifecycle.state())
 
     def _end(self, request_id: str, stop_reason: str) -> None:
         """End a request; its stop reason carries the named error to the caller."""

@@ -15,6 +15,7 @@ from serving.engine.observers.step_tracker import StepTracker
 from serving.engine.observers.user_statistics import UserStatistics
 from serving.engine.scheduler import checkpoints
 from serving.engine.scheduler.checkpoints import (
+    IDLE_PERIOD_S,
     PERIOD_S,
     Checkpoint,
     Checkpoints,
@@ -201,17 +202,18 @@ def test_more_engines_than_files_go_on_without(
     assert "has no free file" in caplog.text
 
 
-def test_a_checkpoint_is_due_every_period(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("is_idle", "period_s"), [(False, PERIOD_S), (True, IDLE_PERIOD_S)])
+def test_a_checkpoint_is_due_every_period(tmp_path: Path, is_idle: bool, period_s: float) -> None:
     with opened(tmp_path) as opened_one:
         now_s = 50.0
         of_engine = Checkpoints(
             opened_one._file, opened_one._lock, model="m", machine="gpu", clock=lambda: now_s
         )
-        assert not of_engine.is_due()
-        now_s += PERIOD_S
-        assert of_engine.is_due()
+        assert not of_engine.is_due(is_idle=is_idle)
+        now_s += period_s
+        assert of_engine.is_due(is_idle=is_idle)
         of_engine.write(STATE)
         of_engine._wait()
-        assert not of_engine.is_due()
-        now_s += PERIOD_S
-        assert of_engine.is_due()
+        assert not of_engine.is_due(is_idle=is_idle)
+        now_s += period_s
+        assert of_engine.is_due(is_idle=is_idle)
