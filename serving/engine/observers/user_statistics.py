@@ -15,8 +15,8 @@ from serving.engine.observers.service_counters import FAIR_MEMORY_S, ServedName,
 from serving.requests import Floats, Ints
 from serving.slo import Slo
 
-MAX_USERS = 512
-"""Users in a state: the latest. With as many answers as are kept of each it has 1.6 MB."""
+MAX_USERS = 256
+"""Users in a state: the latest. With as many answers as are kept of each it has 0.8 MB."""
 
 
 class UserState(NamedTuple):
