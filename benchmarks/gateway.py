@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import socket
 import statistics
 import subprocess
@@ -163,7 +164,11 @@ def started(module: str, *arguments: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     argv = [sys.executable, "-m", module, *arguments, "--port", str(port)]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # A run must not depend on what the engine of the one before has learned.
+    environment = os.environ | {"ORCHESTRATE_KEEP_SCHEDULER_STATE": "0"}
+    process = subprocess.Popen(
+        argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -66,6 +66,8 @@ class EngineFields(BaseModel):
             for JSON instead; None: chosen by the model. Of a server only "none" counts.
         engine_args: further arguments of vLLM's EngineArgs for the embedded engine, by name.
         restarts: how often a dead engine is started again within ten minutes; 0: never.
+        keep_scheduler_state: keep what the engine's scheduler learns for the next engine of the
+            model, in the cache folder; None: `orchestrate serve` does, an embedded engine does not.
     """
 
     engine: str = EMBEDDED
@@ -83,6 +85,7 @@ class EngineFields(BaseModel):
     tool_parser: str | None = None
     engine_args: dict[str, Any] = Field(default_factory=dict)
     restarts: int = Field(default=3, ge=0)
+    keep_scheduler_state: bool | None = None
 
 
 class EngineSettings(EngineFields):

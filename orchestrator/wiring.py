@@ -178,6 +178,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         tool_parser=settings.tool_parser,
         engine_args=settings.engine_args,
         restarts=settings.restarts,
+        keep_scheduler_state=bool(settings.keep_scheduler_state),
         seed=settings.seed,
         verbose=settings.verbose,
     )

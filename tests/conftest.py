@@ -28,8 +28,10 @@ from serving.policies.table import PolicySpec
 from store.database.schema import upgrade
 from store.database.urls import file_of, is_sqlite, normalised
 
-os.environ.setdefault("ORCHESTRATE_MODEL", "random")  # also of the processes that tests start
-os.environ.setdefault("ORCHESTRATE_ANALYZER", "false")  # a process more beside each server
+# Also of the processes that tests start. No test depends on what another one's engine has learned.
+os.environ.setdefault("ORCHESTRATE_MODEL", "random")
+os.environ.setdefault("ORCHESTRATE_KEEP_SCHEDULER_STATE", "0")
+os.environ.setdefault("ORCHESTRATE_ANALYZER", "0")
 
 DEMO_CONFIG = EngineConfig(
     policy=PolicySpec("fcfs"),

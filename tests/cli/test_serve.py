@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import serving.engine.server.server
 from serving.engine.server.local_host import is_loopback
+from serving.engine.setup.config import EngineConfig
 from tests.cli.cli_samples import exit_code
 
 
@@ -144,3 +146,19 @@ def test_what_would_break_the_server_is_refused_by_name(
         port = str(server.getsockname()[1])
     assert exit_code("serve", "--port", port, *arguments) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("setting", "is_kept"), [(None, True), ("1", True), ("0", False)])
+def test_a_server_keeps_what_its_scheduler_learns_unless_it_is_told_not_to(
+    monkeypatch: pytest.MonkeyPatch, setting: str | None, is_kept: bool
+) -> None:
+    served = []
+
+    def serve(config: EngineConfig, **_: object) -> None:
+        served.append(config.keep_scheduler_state)
+
+    monkeypatch.setattr(serving.engine.server.server, "serve", serve)
+    if setting is not None:
+        monkeypatch.setenv("ORCHESTRATE_KEEP_SCHEDULER_STATE", setting)
+    assert exit_code("serve", "random") == 0
+    assert served == [is_kept]

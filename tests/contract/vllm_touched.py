@@ -13,6 +13,7 @@ OVERRIDDEN = {
     "has_requests",
     "schedule",
     "set_pause_state",
+    "shutdown",
     "update_from_output",
 }
 """Methods of vLLM's scheduler that ours overrides; each calls vLLM's own."""
@@ -30,7 +31,8 @@ _NAMES = {
         disable_chunked_mm_input enable_chunked_prefill long_prefill_token_threshold
         max_num_batched_tokens max_num_seqs""",
     "vllm.config.vllm.VllmConfig": """
-        additional_config cache_config model_config scheduler_config structured_outputs_config""",
+        additional_config cache_config compute_hash model_config scheduler_config
+        structured_outputs_config""",
     "vllm.config.StructuredOutputsConfig": "backend disable_any_whitespace",
     "vllm.engine.arg_utils.EngineArgs": "create_engine_config",
     "vllm.entrypoints.generate.base.protocol.DeltaMessage": "content tool_calls",
@@ -52,6 +54,7 @@ _NAMES = {
     "vllm.outputs.CompletionOutput": "finish_reason logprobs stop_reason text token_ids",
     "vllm.outputs.RequestOutput": """
         finished num_cached_tokens outputs prompt_token_ids request_id""",
+    "vllm.platforms.interface.Platform": "get_device_name",
     "vllm.parser.engine.adapters.ParserEngineToolAdapter": "skip_reasoning_parsing",
     "vllm.renderers.base.BaseRenderer": "clear_mm_cache_async",
     "vllm.renderers.hf.HfRenderer": "render_messages_async tokenizer",

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import tempfile
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.engine.setup.config import EngineConfig
+from serving.engine.setup.random_model import ensure_random_model
 from serving.errors import ServingError
 from serving.generation import GenerationRequest
 from serving.slo import OnLate, Slo, SloKind
@@ -185,11 +190,38 @@ def raise_once(llm: Any) -> None:
     scheduler.planner.plan_due = True
 
 
+@contextmanager
+def new_cache() -> Iterator[None]:
+    """A cache folder in which no scheduler has left anything."""
+    models = ensure_random_model().parent
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, ORCHESTRATE_CACHE=folder):
+        Path(folder, "models").symlink_to(models)
+        yield
+
+
+async def knows(engine: EmbeddedEngine, user: str) -> bool:
+    """Whether the engine's scheduler has counted requests of this user."""
+
+    def has_counted(llm: Any) -> bool:
+        ledger = scheduler_of(llm).lifecycle.ledger
+        return ledger.users.counters.knows(user, ledger.clock())
+
+    return await engine.call(has_counted)
+
+
 @scenario
 async def engine_that_dies_once() -> Outcome:
     """It is started again; calls are submitted again, and a stream that has begun ends."""
-    engine = EmbeddedEngine(replace(CONFIG, restarts=1))
+    with new_cache():
+        return await deaths()
+
+
+async def deaths() -> Outcome:
+    engine = EmbeddedEngine(replace(CONFIG, restarts=1, keep_scheduler_state=True))
     await engine.start()
+    of_ann = GenerationRequest(request_id="a", prompt="go", max_tokens=4, slo=Slo(user="ann"))
+    knew = [await knows(engine, "ann")]
+    await engine.generate(of_ann)
     waiting = await busy(engine, 6)
     request = GenerationRequest(request_id="s", prompt="go", max_tokens=400)
     stream = engine.stream(request)
@@ -206,6 +238,7 @@ async def engine_that_dies_once() -> Outcome:
         "stream": await outcome(rest()),
         "late": await dropped,
         "waiting": [await task for task in waiting],
+        "knew ann": [*knew, await knows(engine, "ann")],
     }
     await engine.call(raise_once)
     outcomes |= {

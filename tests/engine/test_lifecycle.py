@@ -87,6 +87,12 @@ def test_an_engine_that_dies_is_started_again_and_its_calls_are_answered(
     assert scenario["late"][0] == "RequestDropped"
 
 
+def test_an_engine_that_is_started_again_knows_what_the_former_one_had_learned(
+    outcomes: dict[str, Any],
+) -> None:
+    assert outcomes["engine_that_dies_once"]["knew ann"] == [False, True]
+
+
 def test_an_engine_that_dies_more_often_than_it_is_started_again_ends(
     outcomes: dict[str, Any],
 ) -> None:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,6 +26,9 @@ import psutil
 import pytest
 
 from serving.engine.clients.remote import RemoteEngine
+from serving.engine.observers.step_tracker import StepTracker
+from serving.engine.scheduler.checkpoints import SchedulerState, decoded
+from serving.engine.setup.random_model import ensure_random_model
 from serving.errors import AnswerLost, InvalidRequest, PromptTooLong, RemoteRefused, RequestDropped
 from serving.generation import GenerationRequest, Message
 from serving.slo import OnLate, Slo, SloKind
@@ -39,7 +43,10 @@ PROGRAM = """
 import sys
 from serving.engine.setup.config import EngineConfig
 from serving.engine.server.server import serve
-serve(EngineConfig(slots=4, step_tokens=512, restarts=1), port=int(sys.argv[1]))
+config = EngineConfig(
+    slots=4, step_tokens=512, restarts=1, keep_scheduler_state=sys.argv[2:] == ["keep"]
+)
+serve(config, port=int(sys.argv[1]))
 """
 UNREACHABLE = Slo(kind=SloKind.DEADLINE, deadline_s=0.02, on_late=OnLate.DROP)
 SCHEMA = {
@@ -58,10 +65,27 @@ def free_port() -> int:
             return port
 
 
-def start_server() -> tuple[subprocess.Popen[bytes], str]:
+def start_server(cache: Path | None = None) -> tuple[subprocess.Popen[bytes], str]:
+    """A server that loads; with a cache folder, one that keeps there what its scheduler learns."""
     port = free_port()
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(port)], cwd=ROOT)
+    command, environment = [sys.executable, "-c", PROGRAM, str(port)], dict(os.environ)
+    if cache is not None:
+        command.append("keep")
+        environment["ORCHESTRATE_CACHE"] = str(cache)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
     return process, f"http://127.0.0.1:{port}"
+
+
+def kept_in(cache: Path) -> SchedulerState | None:
+    """The latest checkpoint of the servers with this cache folder, which run one after another."""
+    files = list((cache / "schedulers").glob("*.checkpoint"))
+    assert len(files) <= 1
+    return decoded(files[0].read_bytes()).state if files else None
+
+
+def users_in(cache: Path) -> set[str]:
+    state = kept_in(cache)
+    return set() if state is None else {each.name for each in state.users.names}
 
 
 def kill_if_running(process: subprocess.Popen[bytes]) -> None:
@@ -88,8 +112,16 @@ def wait_until_healthy(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    process, url = start_server()
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder in which nothing was learned yet."""
+    folder = tmp_path_factory.mktemp("cache")
+    (folder / "models").symlink_to(ensure_random_model().parent)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(cache: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    process, url = start_server(cache)
     try:
         wait_until_healthy(process, url)
         yield process, url
@@ -144,6 +176,12 @@ async def until_running(url: str, count: int) -> None:
     async with asyncio.timeout(CALL_S):
         while await num_running(url) != count:  # noqa: ASYNC110 (the server has no event)
             await asyncio.sleep(0.05)
+
+
+async def until_kept(cache: Path, user: str) -> None:
+    async with asyncio.timeout(CALL_S):
+        while user not in users_in(cache):  # noqa: ASYNC110 (a file has no event)
+            await asyncio.sleep(0.1)
 
 
 async def test_the_server_reports_its_model_and_scheduler(engine: RemoteEngine) -> None:
@@ -430,11 +468,13 @@ async def status_of(url: str, path: str) -> int:
 
 
 async def test_a_dead_engine_is_started_again_and_loses_only_what_was_streamed(
-    engine: RemoteEngine, server: tuple[subprocess.Popen[bytes], str]
+    engine: RemoteEngine, server: tuple[subprocess.Popen[bytes], str], cache: Path
 ) -> None:
     process, url = server
+    await engine.generate(chat(slo=Slo(user="ann")))  # see `test_a_later_server...`
     stream = engine.stream(chat(max_tokens=8000))
     await anext(stream)
+    await until_kept(cache, "ann")
     body = {"prompt": "hi", "max_tokens": 300, "ignore_eos": True}
     open_call = asyncio.create_task(post(url, "/v1/completions", **body))
     streamed_call = asyncio.create_task(engine.generate(chat(max_tokens=300, seed=3)))
@@ -520,10 +560,22 @@ def test_an_interrupt_while_the_model_loads_leaves_no_processes(number: signal.S
         kill_if_running(process)
 
 
-def test_a_killed_server_leaves_no_engine_process() -> None:
-    process, url = start_server()
+def test_a_later_server_begins_with_what_was_learned_and_leaves_no_process_if_it_is_killed(
+    cache: Path,
+) -> None:
+    """What the engine that was killed had learned came to the next one, and then to this one."""
+    state = kept_in(cache)
+    assert state is not None
+    assert state.steps is not None
+    assert "ann" in users_in(cache)
+    tracker = StepTracker()
+    tracker.restore(state.steps)
+    process, url = start_server(cache)
     try:
         wait_until_healthy(process, url)
+        snapshot = httpx.get(f"{url}/orchestrate/snapshot", trust_env=False).json()["snapshot"]
+        assert snapshot["speed"]["token_s"] == tracker.token_s != StepTracker().token_s
+        assert snapshot["speed"]["decode_token_s"] == tracker.decode_token_s(snapshot["slots"])
         started = psutil.Process(process.pid).children(recursive=True)
         assert started
         process.kill()

@@ -256,7 +256,7 @@ def remaining_in(scheduler: Any) -> dict[str, int]:
         "unreported ends": len(scheduler._ends_to_report),
         "ledger rows": len(ledger._requests) + len(ledger._row) + len(ledger._stale),
         "slos": sum(isinstance(each, Slo) for each in ledger._columns["slo"]),
-        "open names": len(ledger._programs._num_open) + len(ledger._users._num_open),
+        "open names": len(ledger._programs._num_open) + len(ledger.users.counters._num_open),
     }
 
 

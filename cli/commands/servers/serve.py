@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -143,7 +144,8 @@ def serve(
     settings = read_settings(
         model=named or model, policy=policy, api_key=api_key, analyzer=analyzer, verbose=verbose
     )
-    config = engine_config(settings)
+    keep_state = settings.keep_scheduler_state is not False
+    config = replace(engine_config(settings), keep_scheduler_state=keep_state)
     keys = () if api_keys is None else read_api_keys(api_keys)
     single_key = settings.api_key if api_keys is None else None
     has_keys = bool(keys) or single_key is not None

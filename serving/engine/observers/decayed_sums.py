@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from serving.engine.observers.service_counters import INITIAL_ROWS, grown_to
 from serving.requests import Floats, Ints
+
+
+class DecayedSumsState(NamedTuple):
+    """The sums over all users, (3,), and over each of n users, (3, n)."""
+
+    of_all: list[float]
+    of_users: list[list[float]]
 
 
 class DecayedSums:
@@ -37,3 +46,14 @@ class DecayedSums:
         """The sums of each of these users, (3, n)."""
         sums: Floats = self._of_users[:, users]
         return sums
+
+    def state(self, users: Ints) -> DecayedSumsState:
+        """The sums, of these users alone."""
+        return DecayedSumsState(self.of_all.tolist(), self.of_users(users).tolist())
+
+    def restore(self, state: DecayedSumsState) -> None:
+        """Begin with these sums; the users of the state are numbered from 0."""
+        self.of_all = np.array(state.of_all)
+        for user, sums in enumerate(zip(*state.of_users, strict=True)):
+            self.begin(user)
+            self._of_users[:, user] = sums

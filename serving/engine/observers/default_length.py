@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,14 @@ that a user with many answers does not dominate them.
 
 MAX_USERS = 64
 """Users in the quantiles of all users: those with the most recent answers."""
+
+
+class DefaultLengthState(NamedTuple):
+    """The quantiles of all users, the answers of each, and the users in order of their last one."""
+
+    of_all: list[float]
+    of_users: list[list[int]]
+    latest: list[int]
 
 
 class DefaultLength:
@@ -61,3 +70,24 @@ class DefaultLength:
         """The predicted quantiles for each of these users, (n, levels)."""
         own = self._own_quantiles[users]
         return np.where(np.isnan(own), self._of_all, own)
+
+    def state(self, users: Ints) -> DefaultLengthState:
+        """What was learned, of these users alone."""
+        row = {user: row for row, user in enumerate(users.tolist())}
+        return DefaultLengthState(
+            self._of_all.tolist(),
+            [list(self._own.get(user, ())) for user in row],
+            [row[user] for user in self._latest if user in row],
+        )
+
+    def restore(self, state: DefaultLengthState) -> None:
+        """Begin with what was learned; the users of the state are numbered from 0."""
+        self._of_all = np.array(state.of_all)
+        for user, answers in enumerate(state.of_users):
+            self.begin(user)
+            if answers:
+                self._own[user] = deque(answers, maxlen=KEPT_ANSWERS)
+            if len(answers) >= MIN_USER_ANSWERS:
+                self._own_quantiles[user] = np.quantile(answers, LENGTH_LEVELS)
+        for user in state.latest:
+            self._latest[user] = deque(state.of_users[user], maxlen=MIN_USER_ANSWERS)

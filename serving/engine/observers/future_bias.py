@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.engine.observers.decayed_sums import DecayedSums
+from serving.engine.observers.decayed_sums import DecayedSums, DecayedSumsState
 from serving.requests import MAX_VALUE, Floats, Ints
 from serving.slo import Slo
 
@@ -97,6 +97,14 @@ class FutureBias:
         ratio = _ratio(self._sums.of_users(users), prior)
         by_chance = np.exp(CHANCE / np.sqrt(PRIOR_CALLS + self._sums.of_all[0]))
         return ratio / np.clip(ratio, 1.0 / by_chance, by_chance)
+
+    def state(self, users: Ints) -> DecayedSumsState:
+        """What was learned, of these users alone; programs that have not ended are left out."""
+        return self._sums.state(users)
+
+    def restore(self, state: DecayedSumsState) -> None:
+        """Begin with what was learned; the users of the state are numbered from 0."""
+        self._sums.restore(state)
 
 
 def _ratio(sums: Floats, prior: Floats) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,14 @@ MAX_SHARED_RATIO = 4.0
 
 _MEDIAN = LENGTH_LEVELS.index(0.5)
 _MAX_SHARED_LOG = math.log(MAX_SHARED_RATIO)
+
+
+class LengthBiasState(NamedTuple):
+    """Logarithms of ratios of all users, and of each; the ratio of each user, NaN without one."""
+
+    of_all: list[float]
+    of_users: list[list[float]]
+    ratios: list[float]
 
 
 class LengthBias:
@@ -46,7 +55,7 @@ class LengthBias:
         """Count a complete answer to this user, of at least one token."""
         log = math.log(output_tokens / max(predicted.tokens[_MEDIAN], 1.0))
         self._logs.append(log)
-        of_all = float(np.clip(np.median(self._logs), -_MAX_SHARED_LOG, _MAX_SHARED_LOG))
+        of_all = self._log_of_all()
         self._ratio = math.exp(of_all)
         own = self._own.setdefault(user, deque(maxlen=KEPT_ANSWERS))
         own.append(log)
@@ -56,3 +65,24 @@ class LengthBias:
         """The factor by which to correct lengths predicted for each of these users, (n,)."""
         own = self._own_ratio[users]
         return np.where(np.isnan(own), self._ratio, own)
+
+    def state(self, users: Ints) -> LengthBiasState:
+        """What was learned, of these users alone."""
+        return LengthBiasState(
+            list(self._logs),
+            [list(self._own.get(user, ())) for user in users.tolist()],
+            self._own_ratio[users].tolist(),
+        )
+
+    def restore(self, state: LengthBiasState) -> None:
+        """Begin with what was learned; the users of the state are numbered from 0."""
+        self._logs = deque(state.of_all, maxlen=KEPT_ANSWERS)
+        self._ratio = math.exp(self._log_of_all())
+        for user, (logs, ratio) in enumerate(zip(state.of_users, state.ratios, strict=True)):
+            self.begin(user)
+            if logs:
+                self._own[user] = deque(logs, maxlen=KEPT_ANSWERS)
+            self._own_ratio[user] = ratio
+
+    def _log_of_all(self) -> float:
+        return float(np.clip(np.median(self._logs), -_MAX_SHARED_LOG, _MAX_SHARED_LOG))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.engine.observers.decayed_sums import DecayedSums
+from serving.engine.observers.decayed_sums import DecayedSums, DecayedSumsState
 from serving.requests import Floats, Ints
 
 MEMORY_CALLS = 256
@@ -43,3 +43,11 @@ class PrefixHitRate:
         own = cached_tokens / np.maximum(prompt_tokens, 1.0)
         rates: Floats = (calls * own + PRIOR_CALLS * prior) / (calls + PRIOR_CALLS)
         return rates
+
+    def state(self, users: Ints) -> DecayedSumsState:
+        """What was learned, of these users alone."""
+        return self._sums.state(users)
+
+    def restore(self, state: DecayedSumsState) -> None:
+        """Begin with what was learned; the users of the state are numbered from 0."""
+        self._sums.restore(state)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from itertools import takewhile
-from typing import TypeVar
+from collections.abc import Sequence
+from itertools import chain, islice, takewhile
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,19 @@ def grown_to(values: NDArray[N], number: int, *, fill: float = 0) -> NDArray[N]:
         return values
     more = np.full((number + 1, *values.shape[1:]), fill, dtype=values.dtype)
     return np.concatenate([values, more])
+
+
+class ServedName(NamedTuple):
+    """A name at one moment.
+
+    Attributes:
+        tokens: its counter.
+        idle_s: seconds since its last request ended; 0 while it is open.
+    """
+
+    name: str
+    tokens: float
+    idle_s: float
 
 
 class ServiceCounters:
@@ -107,6 +121,32 @@ class ServiceCounters:
         """The counters of these numbers, (n,): tokens, discounted by age."""
         growth = self._growth(now_s)
         return self._tokens[numbers] / growth
+
+    def latest(self, now_s: float, most: int) -> Ints:
+        """The numbers of at most so many names that are not forgotten, the latest ones last."""
+        closed = takewhile(lambda n: not self._is_forgotten(n, now_s), reversed(self._closed_s))
+        latest_first = islice(chain(self._num_open, closed), most)
+        return np.array(list(latest_first)[::-1], dtype=np.int64)
+
+    def state(self, numbers: Ints, now_s: float) -> list[ServedName]:
+        """The names of these numbers now."""
+        tokens = self.tokens(numbers, now_s).tolist()
+        return [
+            ServedName(self._name[number], count, now_s - self._closed_s.get(number, now_s))
+            for number, count in zip(numbers.tolist(), tokens, strict=True)
+        ]
+
+    def restore(self, names: Sequence[ServedName], now_s: float, *, age_s: float) -> None:
+        """Begin with these names, numbered from 0; the latest ones are last.
+
+        Args:
+            age_s: seconds since their state, in which they had no requests.
+        """
+        scale = self._growth(now_s) * math.exp(-age_s / self._memory_s)
+        for each in names:
+            number = self._new(each.name, now_s)
+            self._tokens[number] = each.tokens * scale
+            self._closed_s[number] = now_s - age_s - each.idle_s
 
     def _growth(self, now_s: float) -> float:
         """What a token of this time adds to the stored sums: exp((now - origin) / memory).

@@ -81,6 +81,18 @@ class TrackerSnapshot(NamedTuple):
     slo_counts: Mapping[SloKind, SloCounts]
 
 
+class StepTrackerState(NamedTuple):
+    """What the model of a step's duration is fitted from: the attributes of a StepTracker."""
+
+    speed: float
+    model: StepModel
+    normal: list[list[float]]
+    moment: list[float]
+    decoding: list[float]
+    prompts: list[float]
+    all: list[float]
+
+
 class StepTracker:
     """Fits the duration of a step while the engine runs, and counts.
 
@@ -209,13 +221,33 @@ class StepTracker:
             self._steps, self._step_s, self._lost_blocks, self._stall_s, slo_counts
         )
 
+    def state(self) -> StepTrackerState:
+        """What was measured until the last fit; counters are left out."""
+        model = self.model  # also adds new steps to the sums
+        return StepTrackerState(
+            self._speed,
+            model,
+            self._normal.tolist(),
+            self._moment.tolist(),
+            self._decoding.tolist(),
+            self._prompts.tolist(),
+            self._all.tolist(),
+        )
+
+    def restore(self, state: StepTrackerState) -> None:
+        """Begin with what another tracker measured on the same machine."""
+        self._speed, self._model = state.speed, state.model
+        self._normal, self._moment = np.array(state.normal), np.array(state.moment)
+        self._decoding, self._prompts = np.array(state.decoding), np.array(state.prompts)
+        self._all = np.array(state.all)
+
     def _fold(self) -> None:
         """Add the steps since the last fit to the sums that the next fit uses."""
         num_new = min(self._steps - self._solved_steps, len(self._recent))
         fresh = [self._recent[index] for index in range(-num_new, 0)]
         terms = np.array([_terms(step.composition) for step in fresh], dtype=np.float64)
         seconds = np.array([step.seconds for step in fresh])
-        if not self._solved_steps:
+        if not self._all[0]:
             self._speed = float(np.median(seconds / (terms @ _PRIOR)))
             self._model = StepModel(*(self._speed * _PRIOR).tolist())
         weights = _robust_weights(seconds, terms @ np.array(self._model))

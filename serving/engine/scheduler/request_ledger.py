@@ -11,17 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.engine.observers.arrivals import Arrivals
-from serving.engine.observers.default_length import DefaultLength
-from serving.engine.observers.future_bias import FutureBias
-from serving.engine.observers.length_bias import LengthBias
-from serving.engine.observers.prefix_hit_rate import PrefixHitRate
-from serving.engine.observers.service_counters import FAIR_MEMORY_S, ProgramCalls, ServiceCounters
+from serving.engine.observers.service_counters import ProgramCalls, ServiceCounters
+from serving.engine.observers.user_statistics import UserStatistics
 from serving.errors import InvalidSlo
 from serving.requests import (
     LATENCY,
     MAX_VALUE,
     Floats,
-    Ints,
     Requests,
     RequestState,
     new_columns,
@@ -52,6 +48,10 @@ class RequestLedger:
     Arrival times are set here, on the engine's clock, so that no clocks of two machines are
     compared. The rows have no gaps. For a view, only rows of requests that hold a slot, or have
     just lost one, are read again from vLLM, so thousands of waiting requests cost nothing.
+
+    Attributes:
+        clock: the scheduler's clock, in seconds.
+        users: what is counted and learned of users.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -61,21 +61,9 @@ class RequestLedger:
         self._row: dict[str, int] = {}  # request id -> index of its row
         self._stale: set[str] = set()  # ids of rows to read again
         self._programs = ServiceCounters()
-        self._users = ServiceCounters(lifted=True, memory_s=FAIR_MEMORY_S)
         self._calls = ProgramCalls()
-        self._length_bias = LengthBias()
-        self._future_bias = FutureBias()
-        self._default_length = DefaultLength()
-        self._prefix_hit_rate = PrefixHitRate()
-        self._learners = (
-            self._length_bias,
-            self._future_bias,
-            self._default_length,
-            self._prefix_hit_rate,
-        )
+        self.users = UserStatistics()
         self._arrivals = Arrivals()
-        self._learned_by_user: dict[str, Floats] = {}
-        self._num_learned = -1  # rows of these columns; -1: to be computed again
 
     def add(self, request: Request, *, cached_tokens: int = 0) -> InvalidSlo | None:
         """Add a request that arrives.
@@ -106,13 +94,8 @@ class RequestLedger:
         number = self._programs.open(program, now_s)
         columns["program"][row] = number
         self._calls.arrived(number, slo.stage, slo.stage_calls, is_new=is_new, is_alone=is_alone)
-        self._future_bias.arrived(request_id, number, slo, is_new=is_new)
-        is_new_user = not self._users.knows(slo.user, now_s)
-        columns["user"][row] = self._users.open(slo.user, now_s)
-        if is_new_user:
-            self._num_learned = -1
-            for learner in self._learners:
-                learner.begin(int(columns["user"][row]))
+        self.users.future_bias.arrived(request_id, number, slo, is_new=is_new)
+        columns["user"][row] = self.users.open(slo.user, now_s)
         columns["cached_tokens"][row] = cached_tokens
         columns["priority"][row] = min(max(request.priority, -MAX_VALUE), MAX_VALUE)
         columns["unscheduled_s"][row] = now_s
@@ -165,7 +148,7 @@ class RequestLedger:
         served[decodes] = tokens_per_decode
         self._programs.add(self._columns["program"][rows], served, now_s)
         served[decodes] *= OUTPUT_WEIGHT
-        self._users.add(self._columns["user"][rows], served, now_s)
+        self.users.counters.add(self._columns["user"][rows], served, now_s)
 
     def forget(self, request_id: str, *, is_complete: bool = False, is_answer: bool = True) -> None:
         """Remove a request that ended, and learn from it; the last row moves into its row.
@@ -178,22 +161,21 @@ class RequestLedger:
         if row is None:
             return
         self._stale.discard(request_id)
-        self._num_learned = -1
         program, user = (int(self._columns[name][row]) for name in ("program", "user"))
         request = self._requests[row]
         output_tokens = request.num_output_tokens
-        self._future_bias.ended(
+        self.users.future_bias.ended(
             request_id, user, output_tokens, is_complete=is_complete and is_answer
         )
         if is_complete:
             self._calls.ended(program, request.num_prompt_tokens + output_tokens)
             if is_answer and output_tokens:
-                self._learn_length(user, self._columns["slo"][row], output_tokens)
+                self.users.learn_length(user, self._columns["slo"][row], output_tokens)
             if self._columns["stage"][row] > 0:
                 cached_tokens = int(self._columns["cached_tokens"][row])
-                self._prefix_hit_rate.ended(user, request.num_prompt_tokens, cached_tokens)
+                self.users.learn_hits(user, request.num_prompt_tokens, cached_tokens)
         self._programs.close(program, self.clock())
-        self._users.close(user, self.clock())
+        self.users.close(user, self.clock())
         last = self._requests.pop()
         if last.request_id != request_id:
             self._requests[row] = last
@@ -202,12 +184,6 @@ class RequestLedger:
                 column[row] = column[len(self._requests)]
         for name in ("request_id", "slo"):
             self._columns[name][len(self._requests)] = None
-
-    def _learn_length(self, user: int, slo: Slo, output_tokens: int) -> None:
-        if slo.length is None:
-            self._default_length.ended(user, output_tokens)
-        else:
-            self._length_bias.ended(user, slo.length, output_tokens)
 
     def slo(self, request_id: str) -> Slo:
         """A request's SLO."""
@@ -245,10 +221,10 @@ class RequestLedger:
         shown = {name: column[:count] for name, column in self._columns.items()}
         now_s = self.clock()
         shown["program_tokens"] = self._programs.tokens(shown["program"], now_s)
-        shown["user_tokens"] = self._users.tokens(shown["user"], now_s)
+        shown["user_tokens"] = self.users.counters.tokens(shown["user"], now_s)
         shown["stage_missing"] = self._calls.missing(shown["program"])
         shown["ended_tokens"] = self._calls.ended_tokens(shown["program"])
-        shown |= self._learned(shown["user"])
+        shown |= self.users.learned(shown["user"])
         if not without:
             return Requests(shown)
         is_shown = np.ones(count, dtype=bool)
@@ -262,22 +238,9 @@ class RequestLedger:
         """
         now_s = self.clock()
         arrivals, arrivals_s, weights = self._arrivals.recent(now_s)
-        served = self._users.tokens(arrivals.user, now_s)
-        learned = self._learned(arrivals.user)
+        served = self.users.counters.tokens(arrivals.user, now_s)
+        learned = self.users.learned(arrivals.user)
         return arrivals.with_columns(user_tokens=served, **learned), arrivals_s, weights
-
-    def _learned(self, users: Ints) -> dict[str, Floats]:
-        """The columns that are learned from the ended requests of each request's user."""
-        num_users = int(users.max(initial=-1)) + 1  # typically far fewer than requests
-        if self._num_learned < num_users:
-            numbers, self._num_learned = np.arange(num_users), num_users
-            self._learned_by_user = {
-                "length_ratio": self._length_bias.ratios(numbers),
-                "future_ratio": self._future_bias.ratios(numbers),
-                "default_length": self._default_length.lengths(numbers),
-                "prefix_hit_rate": self._prefix_hit_rate.rates(numbers),
-            }
-        return {name: values.take(users, axis=0) for name, values in self._learned_by_user.items()}
 
     def _read(self, rows: list[int], state: RequestState) -> None:
         """Copy vLLM's counts of these requests into their rows."""

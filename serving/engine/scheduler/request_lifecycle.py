@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from vllm.v1.request import RequestStatus
 
 from serving.engine.observers.step_tracker import StepTracker
+from serving.engine.scheduler.checkpoints import SchedulerState
 from serving.engine.scheduler.planner import Planner
 from serving.engine.scheduler.request_ledger import Clock, RequestLedger
 from serving.errors import InvalidSlo
@@ -54,6 +55,16 @@ class RequestLifecycle:
     def clock(self) -> Clock:
         """The scheduler's clock, in seconds."""
         return self.ledger.clock
+
+    def state(self) -> SchedulerState:
+        """What was learned, for a checkpoint."""
+        return SchedulerState(self.ledger.users.state(self.clock()), self.tracker.state())
+
+    def restore(self, state: SchedulerState, *, age_s: float) -> None:
+        """Begin with what an engine had learned `age_s` seconds ago; call it before any other."""
+        self.ledger.users.restore(state.users, self.clock(), age_s=age_s)
+        if state.steps is not None:
+            self.tracker.restore(state.steps)
 
     def idle(self) -> None:
         """The engine has no work: the time until the next step is part of no step and no epoch."""

@@ -1,4 +1,4 @@
-"""Our scheduler inside vLLM: a subclass of vLLM's own that delegates to six parts.
+"""Our scheduler inside vLLM: a subclass of vLLM's own that delegates to seven parts.
 
 - `planner.Planner`: the policy, and when its next plan is due.
 - `placement.Placement`: the plan's order among running and waiting requests: pause, evict, skip.
@@ -6,6 +6,7 @@
 - `speculation.Speculation`: converts between vLLM's steps with drafts and steps of one token.
 - `step_timer.StepTimer`: the duration of each step.
 - `status_sender.StatusSender`: what the API server hears of the engine.
+- `checkpoints.Checkpoints`: what another engine hears of it, after this one has ended.
 
 vLLM's scheduler interface is not public. So vLLM is pinned exactly, its methods are overridden in
 this module only (simulations subclass it, to count and to be fast), and a contract test lists every
@@ -14,11 +15,13 @@ attribute of vLLM that is used.
 
 from __future__ import annotations
 
+import os
 import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -30,6 +33,7 @@ from vllm.v1.engine import (
 )
 from vllm.v1.request import RequestStatus
 
+from serving.engine.scheduler.checkpoints import Checkpoints
 from serving.engine.scheduler.placement import Placement
 from serving.engine.scheduler.planner import Planner
 from serving.engine.scheduler.request_lifecycle import RequestLifecycle
@@ -37,6 +41,7 @@ from serving.engine.scheduler.speculation import Speculation
 from serving.engine.scheduler.status_sender import StatusSender, status_of
 from serving.engine.scheduler.step_output import composition_of, num_accepted_drafts
 from serving.engine.scheduler.step_timer import OverlappingStepTimer, StepTimer
+from serving.engine.setup.cache_folder import cache_root
 from serving.engine.setup.parent_process import end_with_parent
 from serving.errors import BEGUN_STOP_REASON, dropped_stop_reason, rejected_stop_reason
 from serving.policies.table import PolicySpec
@@ -44,6 +49,7 @@ from serving.step_cost import Composition
 from serving.view import Plan, StepView
 
 if TYPE_CHECKING:
+    from vllm.config.vllm import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler as _VllmScheduler
     from vllm.v1.outputs import ModelRunnerOutput
@@ -72,6 +78,8 @@ class SloSchedulerMixin(_VllmScheduler):
         self.step_timer = self.timer_class()
         self.composition = Composition(0, 0, 0, ())
         self._status_sender = StatusSender.of_environment()
+        keeps_state = settings.get("keep_scheduler_state", False)
+        self._checkpoints = _checkpoints_of(self.vllm_config) if keeps_state else None
         self._plans, self._plan_s = 0, 0.0
         self._ends_to_report: list[tuple[int, EngineCoreOutput]] = []
         self._engine_step_tokens: int = self.max_num_scheduled_tokens
@@ -83,6 +91,10 @@ class SloSchedulerMixin(_VllmScheduler):
         )
         logger.info("scheduler class %s, policy %s", type(self).__name__, self.planner.spec.name)
         end_with_parent()
+        checkpoint = self._checkpoints.read() if self._checkpoints is not None else None
+        if checkpoint is not None:
+            state, age_s = checkpoint
+            self.lifecycle.restore(state, age_s=age_s)
         self._send_status()
 
     # Overrides of vLLM's methods: each calls vLLM's own once.
@@ -148,6 +160,7 @@ class SloSchedulerMixin(_VllmScheduler):
             outputs.setdefault(client_index, EngineCoreOutputs()).outputs.append(ended)
         self._ends_to_report.clear()
         self._send_status()
+        self._keep_state()
         return outputs
 
     def has_requests(self) -> bool:
@@ -158,6 +171,13 @@ class SloSchedulerMixin(_VllmScheduler):
         """As vLLM's. While vLLM admits no new requests, running ones finish without a pause."""
         super().set_pause_state(pause_state)
         self.planner.plan_now()
+
+    def shutdown(self) -> None:
+        """As vLLM's, which calls it when the engine ends; its server kills the engine instead."""
+        checkpoints, self._checkpoints = self._checkpoints, None
+        if checkpoints is not None:
+            checkpoints.close(self.lifecycle.state())
+        super().shutdown()
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """As vLLM's. A request that loses its KV cache, for whatever reason, is not paused."""
@@ -186,6 +206,7 @@ class SloSchedulerMixin(_VllmScheduler):
         freed = super()._free_request(request, delay_free_blocks=delay_free_blocks)
         if not self.get_num_unfinished_requests():  # no step follows that would say so
             self._send_status()
+            self._keep_state()
         return freed
 
     # Planning.
@@ -290,6 +311,13 @@ class SloSchedulerMixin(_VllmScheduler):
             )
             self._status_sender.send(status, now_s, is_idle=is_idle)
 
+    def _keep_state(self) -> None:
+        """Write what was learned, if a checkpoint is due."""
+        if self._checkpoints is None:
+            return
+        if self._checkpoints.is_due(is_idle=not self.get_num_unfinished_requests()):
+            self._checkpoints.write(self.lifecycle.state())
+
     def _end(self, request_id: str, stop_reason: str) -> None:
         """End a request; its stop reason carries the named error to the caller."""
         self.lifecycle.ending(request_id)
@@ -315,3 +343,14 @@ class SloAsyncScheduler(SloSchedulerMixin, AsyncScheduler):
     """For GPUs: deriving from Scheduler there would switch asynchronous scheduling off."""
 
     timer_class = OverlappingStepTimer
+
+
+def _checkpoints_of(config: VllmConfig) -> Checkpoints | None:
+    """The engine's checkpoints, in the user's cache."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return Checkpoints.open(
+        cache_root() / "schedulers",
+        model=config.model_config.model,
+        # vLLM's hash covers whatever changes what it computes, and with what.
+        machine=f"{config.compute_hash()} {current_platform.get_device_name()} {threads}",
+    )

@@ -94,6 +94,8 @@ class EngineConfig:
         engine_args: arguments of vLLM's EngineArgs by name, such as {"tensor_parallel_size": 2};
             JSON-safe values. What the scheduler needs is refused (`engine_args`).
         restarts: how often a dead engine is started again within ten minutes; 0: never.
+        keep_scheduler_state: write what the scheduler learns to the cache folder, and begin with
+            what another engine of the model has written there (`scheduler.checkpoints`).
         verbose: show the output of vLLM and its dependencies.
     Raises:
         InvalidEngineConfig: a value is out of range, or an argument of vLLM is refused.
@@ -111,6 +113,7 @@ class EngineConfig:
     tool_parser: str | None = None
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     restarts: int = 0
+    keep_scheduler_state: bool = False
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -167,7 +170,12 @@ class EngineConfig:
         arguments: dict[str, Any] = {
             "model": model_path,
             "scheduler_cls": f"serving.engine.scheduler.scheduler.{scheduler}",
-            "additional_config": {"orchestrate": {"policy": self.policy.to_json()}},
+            "additional_config": {
+                "orchestrate": {
+                    "policy": self.policy.to_json(),
+                    "keep_scheduler_state": self.keep_scheduler_state,
+                }
+            },
             "max_num_seqs": self.slots,
             "max_num_batched_tokens": self.step_tokens,
             "enable_prefix_caching": True,

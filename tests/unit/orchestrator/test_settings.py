@@ -34,6 +34,7 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "tool_parser": ("hermes", "hermes"),
     "engine_args": ('{"tensor_parallel_size": 2}', {"tensor_parallel_size": 2}),
     "restarts": ("5", 5),
+    "keep_scheduler_state": ("1", True),
     "api_key": ("sk-1", "sk-1"),
     "durable": ("false", False),
     "environments": ("/var/states", "/var/states"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from serving.engine.observers.step_tracker import (
     PRIOR,
     SloCounts,
     StepTracker,
+    StepTrackerState,
 )
 from serving.slo import SloKind
 from serving.step_cost import STEP_COSTS, Composition, fit
@@ -284,3 +286,46 @@ def test_lost_blocks_are_counted_with_their_predicted_stall() -> None:
     assert snapshot.lost_blocks == 5
     assert snapshot.stall_s == pytest.approx(tracker.stall_s(5, 16))
     assert snapshot.stall_s > 0
+
+
+@law
+@given(seed=st.integers(0, 1000), num_steps=st.integers(0, 300))
+def test_a_restored_tracker_has_the_model_and_means_of_the_former_one(
+    seed: int, num_steps: int
+) -> None:
+    rng = random.Random(seed)
+    before, after = StepTracker(), StepTracker()
+    steps = [random_step(rng) for _ in range(num_steps)]
+    run(before, steps, lambda step: seconds_of(TRUTH, step) * rng.lognormvariate(0, 0.2))
+    state = msgspec.msgpack.encode(before.state())
+    after.restore(msgspec.msgpack.decode(state, type=StepTrackerState))
+    assert after.model == before.model
+    assert after.token_s == before.token_s
+    assert after.decode_token_s(8) == before.decode_token_s(8)
+    assert after.mean_step_s == before.mean_step_s
+    assert after.prefill_token_s == before.prefill_token_s
+    assert after.snapshot() == StepTracker().snapshot(), "counters are those of one engine"
+
+
+def test_slow_first_steps_hardly_change_a_restored_model() -> None:
+    """As those of an engine that has just been loaded are; a new model would follow them."""
+    rng = random.Random(5)
+    before = StepTracker()
+    run(before, [random_step(rng) for _ in range(500)], lambda step: seconds_of(TRUTH, step))
+    slow = [random_step(rng) for _ in range(FIRST_SOLVE_STEPS)]
+    restored, new = StepTracker(), StepTracker()
+    restored.restore(before.state())
+    for tracker in (restored, new):
+        run(tracker, slow, lambda step: 5 * seconds_of(TRUTH, step))
+    assert worst_error(restored.model, TRUTH, rng) < 0.2
+    assert worst_error(new.model, TRUTH, rng) > 1
+
+
+def test_a_restored_model_follows_another_speed() -> None:
+    rng = random.Random(6)
+    before, after = StepTracker(), StepTracker()
+    run(before, [random_step(rng) for _ in range(500)], lambda step: seconds_of(TRUTH, step))
+    after.restore(before.state())
+    half = StepModel(*(part / 2 for part in TRUTH))
+    run(after, [random_step(rng) for _ in range(12_000)], lambda step: seconds_of(half, step))
+    assert worst_error(after.model, half, rng) < 0.05

@@ -42,7 +42,10 @@ def test_the_scheduler_and_its_policy_are_passed_to_the_engine_process() -> None
     values = flags(EngineConfig(policy=PolicySpec("fcfs")))
     assert values["--scheduler-cls"] == ["serving.engine.scheduler.scheduler.SloScheduler"]
     [settings] = values["--additional-config"]
-    assert json.loads(settings) == {"orchestrate": {"policy": {"name": "fcfs", "params": {}}}}
+    policy = {"name": "fcfs", "params": {}}
+    assert json.loads(settings) == {
+        "orchestrate": {"policy": policy, "keep_scheduler_state": False}
+    }
     assert flags(EngineConfig(), "gpu")["--scheduler-cls"] == [
         "serving.engine.scheduler.scheduler.SloAsyncScheduler"
     ]
