@@ -197,13 +197,16 @@ def _measure(experiment: Experiment, engine: LiveEngine) -> Measured:
     return Measured(report, _refitted(config.machine, asyncio.run(engine.samples())), waited)
 
 
-def core_wait_s() -> float | None:
-    """Total seconds for which this process's threads were runnable and waited for a core.
+def core_wait_s(process: str = "self") -> float | None:
+    """Total seconds for which a process's threads were runnable and waited for a core.
 
-    None if the system does not report it (Linux has it in /proc).
+    Args:
+        process: its id; without one, this process.
+    Returns:
+        None if the system does not report it (Linux has it in /proc).
     """
     try:
-        tasks = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
+        tasks = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/schedstat")]
     except OSError:
         return None
     return sum(int(task.split()[1]) for task in tasks) / 1e9 if tasks else None
