@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from cli.errors import CommandError
-from serving.engine.server.slo_middleware import DROPPED_STATUS
-from serving.errors import RequestDropped
+from serving.errors import RequestFailed, ServingError, error_of_stop_reason
 from serving.generation import Chunk, GenerationRequest
 from serving.policies.table import PolicySpec
 from serving.sim.drive.live_driver import EngineCapacity, ForcedRequest
@@ -69,7 +67,7 @@ def tokens_of(line: bytes, request_id: str) -> int:
 
     Raises:
         RequestDropped: it says that the scheduler dropped the request.
-        CommandError: it is another error.
+        ServingError: it is another error.
     """
     if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
         return 0
@@ -79,12 +77,11 @@ def tokens_of(line: bytes, request_id: str) -> int:
     return sum(len(choice.get("token_ids") or ()) for choice in event["choices"])
 
 
-def error_of(error: dict[str, Any], request_id: str) -> Exception:
+def error_of(error: dict[str, Any], request_id: str) -> ServingError:
     """The error that a server's error object means."""
     message = str(error.get("message"))
-    if error.get("code") == DROPPED_STATUS:
-        return RequestDropped(request_id, message)
-    return CommandError(f"a replica or the gateway failed: {message}")
+    named = error_of_stop_reason(request_id, message)
+    return named or RequestFailed(request_id, message)
 
 
 class HttpEngine:
@@ -131,8 +128,8 @@ class HttpEngine:
                 for _ in range(num_tokens):
                     yield _TOKEN
         if count != request.output_tokens:
-            message = f"{count} tokens arrived instead of {request.output_tokens}"
-            raise CommandError(f"{request.request_id}: {message}")
+            reason = f"{count} tokens arrived instead of {request.output_tokens}"
+            raise RequestFailed(request.request_id, reason)
 
     async def capacity(self) -> EngineCapacity:
         """The capacity of one replica."""
@@ -192,7 +189,9 @@ class HttpEngine:
 def sample_of(document: Sequence[Any]) -> StepSample:
     """A step as a replica writes it: [[new tokens, decodes, contexts, chunks], seconds]."""
     (new_tokens, decodes, contexts, chunks), seconds = document
-    return StepSample(Composition(new_tokens, decodes, contexts, tuple(map(tuple, chunks))), seconds)
+    return StepSample(
+        Composition(new_tokens, decodes, contexts, tuple(map(tuple, chunks))), seconds
+    )
 
 
 def merged(counters: Sequence[EngineCounters]) -> EngineCounters:

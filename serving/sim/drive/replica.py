@@ -36,6 +36,9 @@ class TypicalStep(NamedTuple):
     prompt_tokens: int = 2048
 
 
+TYPICAL_STEP = TypicalStep()
+
+
 class ReplicaEngine(SteppedEngine, Protocol):
     """A stepped engine with the properties that a router needs."""
 
@@ -93,7 +96,7 @@ class Replica:
         clock: VirtualTime,
         cost: StepCost,
         *,
-        typical: TypicalStep = TypicalStep(),
+        typical: TypicalStep = TYPICAL_STEP,
     ) -> None:
         self.name = name
         self.engine = engine
