@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 
+from cli.errors import CommandError
 from serving.errors import RequestFailed, ServingError, error_of_stop_reason
 from serving.generation import Chunk, GenerationRequest
 from serving.policies.table import PolicySpec
@@ -119,14 +121,17 @@ class HttpEngine:
         assert isinstance(request, ForcedRequest), "a replay forces the length of each answer"
         count = 0
         post = self._client.post(f"{self._url}/v1/completions", json=body_of(request))
-        async with post as answer:
-            if answer.status != 200:
-                raise error_of((await answer.json())["error"], request.request_id)
-            async for line in answer.content:
-                num_tokens = tokens_of(line, request.request_id)
-                count += num_tokens
-                for _ in range(num_tokens):
-                    yield _TOKEN
+        try:
+            async with post as answer:
+                if answer.status != 200:
+                    raise error_of((await answer.json())["error"], request.request_id)
+                async for line in answer.content:
+                    num_tokens = tokens_of(line, request.request_id)
+                    count += num_tokens
+                    for _ in range(num_tokens):
+                        yield _TOKEN
+        except aiohttp.ClientError as error:
+            raise RequestFailed(request.request_id, str(error) or type(error).__name__) from error
         if count != request.output_tokens:
             reason = f"{count} tokens arrived instead of {request.output_tokens}"
             raise RequestFailed(request.request_id, reason)
@@ -150,11 +155,11 @@ class HttpEngine:
         Args:
             policy: that of the replicas, which were started with it.
         """
-        self._measured = [await self._fetch(each) for each in self._replicas]
+        await self._fetch_all()
 
     async def counters(self) -> EngineCounters:
-        """The sum of the replicas' counters since `reset`."""
-        await self.reset(PolicySpec())
+        """The sum of the replicas' counters since `reset`, once they are idle."""
+        await self._fetch_all()
         return merged([EngineCounters(**each["counters"]) for each in self._measured])
 
     async def samples(self) -> Sequence[StepSample]:
@@ -167,17 +172,23 @@ class HttpEngine:
             answer.raise_for_status()
             return await answer.text()
 
+    async def _fetch_all(self) -> None:
+        self._measured = [await self._fetch(each) for each in self._replicas]
+
     async def _fetch(self, replica: ReplicaAddress) -> dict[str, Any]:
-        async with asyncio.timeout(IDLE_S):
-            while True:
-                report = await self._snapshot(replica)
-                if report["num_running"] + report["num_waiting"] == 0:
-                    break
-                await asyncio.sleep(0.05)
+        until_s = time.monotonic() + IDLE_S
+        while await self._is_busy(replica):
+            if time.monotonic() > until_s:
+                raise CommandError(f"{replica.url} still had requests after {IDLE_S:.0f} s")
+            await asyncio.sleep(0.05)
         async with self._client.post(f"{replica.url}/reset_prefix_cache") as answer:
             answer.raise_for_status()
         measured: dict[str, Any] = json.loads(replica.measurements.read_text(encoding="utf-8"))
         return measured
+
+    async def _is_busy(self, replica: ReplicaAddress) -> bool:
+        snapshot = await self._snapshot(replica)
+        return bool(snapshot["num_running"] + snapshot["num_waiting"])
 
     async def _snapshot(self, replica: ReplicaAddress) -> dict[str, Any]:
         async with self._client.get(f"{replica.url}/orchestrate/snapshot") as answer:

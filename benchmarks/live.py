@@ -228,13 +228,18 @@ def _simulate(experiment: Experiment, machine: Machine) -> Report:
 
 
 def _line(experiment: Experiment, report: Report) -> str:
+    name = label_of(experiment.policy)
+    return f"{name} at {experiment.load:g}, seed {experiment.seed}: {summary_line(report)}"
+
+
+def summary_line(report: Report) -> str:
+    """A run's main metrics, for progress messages."""
     attainment = " ".join(
         "-" if share is None else f"{share:.2f}" for share in report.attainment.values()
     )
     counters, counts = report.counters, report.counts
     return (
-        f"{label_of(experiment.policy)} at {experiment.load:g}, seed {experiment.seed}:"
-        f" {report.token_goodput:.0f} tokens/s, {report.request_goodput:.2f} programs/s in time;"
+        f"{report.token_goodput:.0f} tokens/s, {report.request_goodput:.2f} programs/s in time;"
         f" throughput {report.throughput_tokens_s:.0f}; attainment {attainment};"
         f" {counts.dropped} dropped of {counts.arrived}; {counters.preemptions} preemptions;"
         f" {counters.steps} steps"

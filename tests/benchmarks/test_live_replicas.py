@@ -10,16 +10,14 @@ import pytest
 
 from benchmarks import live_replicas
 from benchmarks.http_engine import body_of, merged, sample_of, tokens_of
-from benchmarks.live_replicas import (
+from benchmarks.live_replica_runs import (
     SETTINGS,
     Measured,
-    Run,
     busiest_share,
-    is_ok,
     spec_of,
-    table,
     typical_step,
 )
+from benchmarks.live_replicas import Run, is_ok, table
 from serving.errors import RequestDropped, RequestFailed, dropped_stop_reason
 from serving.sim.drive.live_driver import ForcedRequest
 from serving.sim.metrics.metrics import EngineCounters, Report, summarise
