@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.command import say
@@ -114,7 +115,7 @@ def calibrate(replicas: Sequence[ReplicaAddress], calibration_s: float) -> Machi
             )
 
     with gateway_to(replicas, spec_of("round_robin")) as url:
-        return asyncio.run(measured(url))
+        return uvloop.run(measured(url))
 
 
 def measure(
@@ -151,7 +152,7 @@ def measure(
         )
 
     with gateway_to(replicas, router) as url:
-        return asyncio.run(measured(url))
+        return uvloop.run(measured(url))
 
 
 def busiest_share(page: str) -> float:

@@ -22,6 +22,7 @@ simulated. Run nothing else at the same time.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -112,6 +113,8 @@ def run(options: argparse.Namespace) -> None:
             )
             for seed in range(options.seeds)
         ]
+        gc.collect()
+        gc.freeze()  # else a collection would walk vLLM's objects, and stop the clients meanwhile
         measured = {}
         for each in experiments:
             for written, spec in routers.items():
