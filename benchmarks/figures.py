@@ -163,5 +163,10 @@ FIGURES = {
         " --json {out}/live.json",
         is_timed=True,
     ),
+    "live-replicas": Figure(
+        "routers on two real replicas behind the gateway, measured and simulated",
+        "python -m benchmarks.live_replicas --seeds 3 --json {out}/live_replicas.json",
+        is_timed=True,
+    ),
 }
 """Name -> figure, in the order of the documents."""

@@ -197,13 +197,16 @@ def _measure(experiment: Experiment, engine: LiveEngine) -> Measured:
     return Measured(report, _refitted(config.machine, asyncio.run(engine.samples())), waited)
 
 
-def core_wait_s() -> float | None:
-    """Total seconds for which this process's threads were runnable and waited for a core.
+def core_wait_s(process: str = "self") -> float | None:
+    """Total seconds for which a process's threads were runnable and waited for a core.
 
-    None if the system does not report it (Linux has it in /proc).
+    Args:
+        process: its id; without one, this process.
+    Returns:
+        None if the system does not report it (Linux has it in /proc).
     """
     try:
-        tasks = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
+        tasks = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/schedstat")]
     except OSError:
         return None
     return sum(int(task.split()[1]) for task in tasks) / 1e9 if tasks else None
@@ -225,13 +228,18 @@ def _simulate(experiment: Experiment, machine: Machine) -> Report:
 
 
 def _line(experiment: Experiment, report: Report) -> str:
+    name = label_of(experiment.policy)
+    return f"{name} at {experiment.load:g}, seed {experiment.seed}: {summary_line(report)}"
+
+
+def summary_line(report: Report) -> str:
+    """A run's main metrics, for progress messages."""
     attainment = " ".join(
         "-" if share is None else f"{share:.2f}" for share in report.attainment.values()
     )
     counters, counts = report.counters, report.counts
     return (
-        f"{label_of(experiment.policy)} at {experiment.load:g}, seed {experiment.seed}:"
-        f" {report.token_goodput:.0f} tokens/s, {report.request_goodput:.2f} programs/s in time;"
+        f"{report.token_goodput:.0f} tokens/s, {report.request_goodput:.2f} programs/s in time;"
         f" throughput {report.throughput_tokens_s:.0f}; attainment {attainment};"
         f" {counts.dropped} dropped of {counts.arrived}; {counters.preemptions} preemptions;"
         f" {counters.steps} steps"

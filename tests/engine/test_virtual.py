@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.http_engine import sample_of
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.baselines.orderings import fcfs
 from serving.policies.table import POLICIES, PolicySpec
+from serving.sim.metrics.metrics import EngineCounters
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
 from tests.engine.vllm_driver import use_policy
 from tests.strategies import PLAN_KINDS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from serving.sim.drive.stepped import Ended, Progress
     from serving.sim.drive.virtual_engine import VirtualEngine
     from serving.step_cost import Composition
@@ -369,3 +374,60 @@ def test_production_and_simulator_count_the_same_preemptions(runner: str) -> Non
     )
     assert counters.preemptions == 3
     assert not engine.scheduler._lost_tokens
+
+
+def test_an_idle_engine_tells_routers_that_nothing_is_left_of_requests_aborted_together() -> None:
+    """vLLM takes all of them out of its queues before it frees the first."""
+    from vllm.v1.request import RequestStatus
+
+    class Sender:
+        """Keeps the statuses that are sent, as many as StatusSender would send."""
+
+        def __init__(self) -> None:
+            self.statuses: list[dict[str, Any]] = []
+            self._is_idle = False
+
+        def is_due(self, now_s: float, *, is_idle: bool) -> bool:
+            return is_idle and not self._is_idle
+
+        def send(self, status: dict[str, Any], now_s: float, *, is_idle: bool) -> None:
+            self._is_idle = is_idle
+            self.statuses.append(status)
+
+    clock = Clock()
+    engine = engine_of(clock)
+    engine.scheduler._status_sender = sender = Sender()
+    for number in range(6):  # more than there are slots
+        submit(engine, f"{number}", 20, 10, BEST_EFFORT)
+    engine.plan_step()
+    engine.finish_step()
+    engine.scheduler.finish_requests([f"{n}" for n in range(6)], RequestStatus.FINISHED_ABORTED)
+    snapshot = sender.statuses[-1]["snapshot"]
+    assert (snapshot["num_running"], snapshot["num_waiting"], snapshot["work_s"]) == (0, 0, 0.0)
+    assert len(sender.statuses) == 1
+
+
+def test_a_replica_of_the_benchmark_writes_what_it_measured_and_forgets_it(tmp_path: Path) -> None:
+    from benchmarks.recording_scheduler import FILE_KEY, RecordingScheduler
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
+
+    class Recording(VirtualEngine):
+        scheduler_class = RecordingScheduler
+
+    clock, file = Clock(), tmp_path / "steps.json"
+    spec = PolicySpec("edf", {"batch": 2})
+    config = VirtualConfig(policy=spec, slots=4, step_tokens=64, kv_blocks=40, max_model_tokens=512)
+    engine = Recording(config, clock)
+    scheduler = engine.scheduler
+    scheduler.vllm_config.additional_config = {FILE_KEY: str(file)}
+    submit(engine, "a", 100, 5, Slo(kind=SloKind.DEADLINE, deadline_s=9.0))
+    drive(engine, clock)
+    samples, counters = scheduler.samples(), scheduler.counters()
+    assert counters.steps > len(samples) > 0
+    scheduler.reset_prefix_cache()
+    document = json.loads(file.read_text())
+    assert [sample_of(each) for each in document["samples"]] == list(samples)
+    assert EngineCounters(**document["counters"]) == counters
+    assert (scheduler.counters().steps, scheduler.samples()) == (0, ())
+    assert scheduler.planner.spec == spec
+    assert len(scheduler.lifecycle.ledger.arrivals()[0]) == 0

@@ -117,6 +117,11 @@ class RequestLedger:
         """Whether this request is in the views."""
         return request_id in self._row
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no requests."""
+        return not self._row
+
     def extended(self, request_id: str) -> None:
         """Note that this request received more input."""
         self._stale.add(request_id)

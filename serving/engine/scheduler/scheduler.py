@@ -204,7 +204,9 @@ class SloSchedulerMixin(_VllmScheduler):
             self.planner.plan_due = True
         self.placement.remove(request)
         freed = super()._free_request(request, delay_free_blocks=delay_free_blocks)
-        if not self.get_num_unfinished_requests():  # no step follows that would say so
+        # No step follows the last one that would say so. Of several that are aborted together, vLLM
+        # takes all out of its queues before it frees the first.
+        if self.lifecycle.ledger.is_empty and not self.get_num_unfinished_requests():
             self._send_status()
             self._keep_state()
         return freed

@@ -151,7 +151,9 @@ class _Loop:
         active.ended_s = self._now_s()
 
     async def _sleep_until(self, time_s: float) -> None:
-        await asyncio.sleep(max(time_s - self._now_s(), 0.0))
+        # Again, as uvloop's timers may be a millisecond early.
+        while (left_s := time_s - self._now_s()) > 0:  # noqa: ASYNC110 (a clock has no event)
+            await asyncio.sleep(left_s)
 
     async def _run_stage(self, active: _ActiveProgram, stage: int) -> bool:
         """Run the calls of a stage; returns whether all of them completed.

@@ -28,7 +28,11 @@ SIMULATED_BLOCK_TOKENS = 16
 
 
 async def measured_machine(
-    engine: LiveEngine, settings: LiveSettings, *, calibration_s: float = CALIBRATION_S
+    engine: LiveEngine,
+    settings: LiveSettings,
+    *,
+    calibration_s: float = CALIBRATION_S,
+    num_replicas: int = 1,
 ) -> Machine:
     """The simulated counterpart of an idle engine, fitted to its steps under a rising load.
 
@@ -38,11 +42,14 @@ async def measured_machine(
 
     Args:
         calibration_s: duration in real seconds.
+        num_replicas: number of equal engines behind this one, all of which are loaded; its capacity
+            is that of one of them, and its steps are those of all.
     Raises:
         StepFitFailed: the measured steps do not determine a step cost.
     """
     capacity = await engine.capacity()
-    lanes = calibration_lanes(settings, num_lanes=capacity.slots, ramp_s=RAMP_SHARE * calibration_s)
+    num_lanes = num_replicas * capacity.slots
+    lanes = calibration_lanes(settings, num_lanes=num_lanes, ramp_s=RAMP_SHARE * calibration_s)
     await replay_live(
         lanes,
         engine,

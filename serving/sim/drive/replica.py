@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from serving.router.snapshot import (
     OpenRequest,
@@ -22,10 +22,21 @@ from serving.step_cost import Composition, StepCost
 REPORT_S = 0.1
 """Age at which a replica's report is replaced by a new one."""
 
-FULL_BATCH = 96
-TYPICAL_CONTEXT_TOKENS = 1500
-FULL_STEP_TOKENS = 2048
-"""The decode batch and the prefill step at which the cost of a token is reported to routers."""
+
+class TypicalStep(NamedTuple):
+    """The decode batch and the prefill step at which the cost of a token is reported to routers.
+
+    Attributes:
+        num_decodes, context_tokens: of a decode step; the context is that of each decode.
+        prompt_tokens: of a prefill step.
+    """
+
+    num_decodes: int = 96
+    context_tokens: int = 1500
+    prompt_tokens: int = 2048
+
+
+TYPICAL_STEP = TypicalStep()
 
 
 class ReplicaEngine(SteppedEngine, Protocol):
@@ -79,7 +90,13 @@ class Replica:
     block_tokens = 16
 
     def __init__(
-        self, name: str, engine: ReplicaEngine, clock: VirtualTime, cost: StepCost
+        self,
+        name: str,
+        engine: ReplicaEngine,
+        clock: VirtualTime,
+        cost: StepCost,
+        *,
+        typical: TypicalStep = TYPICAL_STEP,
     ) -> None:
         self.name = name
         self.engine = engine
@@ -88,6 +105,7 @@ class Replica:
         self.unbound_copies: set[str] = set()
         self._clock = clock
         self._cost = cost
+        self._typical = typical
         self._inbox: dict[str, Callable[[], None]] = {}
         self._open: dict[str, _Open] = {}
         self._prefixes: dict[str, int] = {}
@@ -168,10 +186,11 @@ class Replica:
         """Seconds per token by its step cost; `token_s` is a decode step of the running ones."""
         running = [each for each in self._open.values() if each.running]
         contexts = sum(each.request.prompt_tokens + each.generated_tokens for each in running)
+        num_decodes, context_tokens, prompt_tokens = self._typical
+        full_s = self._decode_step_s(num_decodes, num_decodes * context_tokens)
         return Speed(
-            prefill_token_s=self._prefill_step_s() / FULL_STEP_TOKENS,
-            decode_token_s=self._decode_step_s(FULL_BATCH, FULL_BATCH * TYPICAL_CONTEXT_TOKENS)
-            / FULL_BATCH,
+            prefill_token_s=self._prefill_step_s(prompt_tokens) / prompt_tokens,
+            decode_token_s=full_s / num_decodes,
             token_s=self._decode_step_s(max(len(running), 1), contexts),
         )
 
@@ -219,8 +238,8 @@ class Replica:
         self._open.pop(request_id, None)
         self.unbound_copies.discard(request_id)
 
-    def _prefill_step_s(self) -> float:
-        return self._cost.seconds(Composition.of_prompt(FULL_STEP_TOKENS))
+    def _prefill_step_s(self, prompt_tokens: int) -> float:
+        return self._cost.seconds(Composition.of_prompt(prompt_tokens))
 
     def _decode_step_s(self, num_decodes: int, context_tokens: int) -> float:
         return self._cost.seconds(Composition(num_decodes, num_decodes, context_tokens, ()))

@@ -10,7 +10,7 @@ from serving.router.choose import Route
 from serving.router.snapshot import ReplicaSnapshot, RoutedRequest
 from serving.sim.drive.driver import VirtualTime
 from serving.sim.drive.fleet import FleetReplay, run_fleet
-from serving.sim.drive.replica import Replica
+from serving.sim.drive.replica import Replica, TypicalStep
 from serving.sim.drive.stepped import Ended, Progress
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.slo import Slo, SloKind
@@ -288,3 +288,18 @@ def test_programs_that_have_not_started_by_the_end_are_reported_without_calls() 
     assert fleet.times(result) == {"x": [(1.0, 2.0)], "y": [], "z": []}
     assert result.replay.ended_s == 2.0
     assert [len(each.calls) for each in result.replay.programs] == [1, 0, 0]
+
+
+def test_a_replica_tells_its_speed_by_a_typical_step() -> None:
+    cost = StepCost(
+        name="made up",
+        source="",
+        uncertainty="",
+        fixed_s=1.0,
+        small_token_s=0.1,
+        decode_context_s=0.01,
+    )
+    clock = VirtualTime()
+    replica = Replica("a", Engine(clock), clock, cost, typical=TypicalStep(10, 20, 50))
+    assert replica.speed.prefill_token_s == pytest.approx((1.0 + 50 * 0.1) / 50)
+    assert replica.speed.decode_token_s == pytest.approx((1.0 + 10 * 0.1 + 200 * 0.01) / 10)

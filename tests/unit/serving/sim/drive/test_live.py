@@ -291,6 +291,13 @@ async def test_the_machine_of_an_engine_has_its_step_cost_and_its_kv_cache() -> 
     assert all(spec == FCFS for spec in engine.policies)
 
 
+async def test_several_replicas_are_measured_with_more_lanes_than_one_has_slots() -> None:
+    engine = QuickEngine()
+    await measured_machine(engine, LiveSettings(), calibration_s=0.5, num_replicas=3)
+    lanes = {each.request_id.partition("/")[0] for each in engine.requests}
+    assert 256 < len(lanes) <= 3 * 256
+
+
 def test_calibration_lanes_start_one_by_one_and_have_many_calls() -> None:
     lanes = calibration_lanes(LiveSettings(), num_lanes=8, ramp_s=4.0)
     assert [lane.arrival_s for lane in lanes] == [0.5 * index for index in range(8)]
