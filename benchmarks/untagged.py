@@ -38,14 +38,14 @@ MAX_TOKENS = 400
 SPREAD = 0.3
 """Standard deviation of the logarithm of a step's lengths."""
 
-SLACK = (2.0, 8.0)
+SLACK = (3.0, 12.0)
 """A program's deadline, in times of what it takes alone."""
 
 END_TOKEN, END_BIAS = "1", 100.0
 """Ends an answer where `min_tokens` allows it; no logit of the random model comes near."""
 
-CLIENTS = 12
-"""Programs at once while the analyzer learns."""
+CLIENTS = 48
+"""Programs at once while the analyzer learns: they fill the engine, which shows its capacity."""
 
 IDLE_S = 1.0
 """A program has ended after so long without a call."""
@@ -329,7 +329,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--policy", default="calm")
     parser.add_argument("--load", type=float, default=1.5, help="in capacities")
-    parser.add_argument("--programs", type=positive, default=120, help="to learn from")
+    parser.add_argument("--programs", type=positive, default=200, help="to learn from")
     parser.add_argument("--rounds", type=positive, default=4)
     parser.add_argument("--seconds", type=float, default=20.0, help="of a round")
     return exit_code(partial(run, parser.parse_args(given)))
