@@ -46,6 +46,9 @@ NUM_STREAMS, NUM_CALLS = 8, 20
 WORKING_S = 2.0
 """Time before one is killed: all streams have begun."""
 
+AT_ONCE_S = 5.0
+"""Within a second on an idle machine; the answers of calls take longer than this."""
+
 USER = "of the killed replica"
 """The user of the requests at the end, by which their tags are told from those before."""
 
@@ -298,7 +301,7 @@ async def open_at(client: httpx.AsyncClient, url: str) -> int:
     return int(count)
 
 
-async def test_a_replica_killed_at_work_loses_its_streams_within_a_second_and_no_call(
+async def test_a_replica_killed_at_work_loses_its_streams_at_once_and_no_call(
     fleet: Fleet,
 ) -> None:
     async with (
@@ -322,7 +325,7 @@ async def test_a_replica_killed_at_work_loses_its_streams_within_a_second_and_no
     broken = [(end_s, events) for end_s, events in ends if "error" in events[-2]]
     assert 2 <= len(broken) <= 6
     for end_s, events in broken:
-        assert end_s - killed_s < 1.0
+        assert end_s - killed_s < AT_ONCE_S
         error = json.loads(events[-2])["error"]
         assert (error["code"], events[-1]) == (502, "[DONE]")
     for _, events in ends:

@@ -55,6 +55,11 @@ async def until_begun(
     raise RequestFailed(request_id, reason)
 
 
+TURN_S = 0.05
+"""An engine that runs is there after a turn or two of the event loop, which take so long at most on
+a busy machine. A shorter patience than that is the scheduler's to judge."""
+
+
 async def within_patience(engine: Awaitable[T], request_id: str, slo: Slo, *, spent_s: float) -> T:
     """The engine, once it runs again.
 
@@ -65,7 +70,7 @@ async def within_patience(engine: Awaitable[T], request_id: str, slo: Slo, *, sp
     """
     limit_s = patience_s(slo)
     try:
-        async with asyncio.timeout(None if limit_s == math.inf else limit_s - spent_s):
+        async with asyncio.timeout(None if limit_s == math.inf else max(limit_s - spent_s, TURN_S)):
             return await engine
     except TimeoutError as error:
         reason = f"no engine within {limit_s:g} s: it died, and is being started again"
