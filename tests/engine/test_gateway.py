@@ -47,7 +47,7 @@ WORKING_S = 2.0
 """Time before one is killed: all streams have begun."""
 
 AT_ONCE_S = 5.0
-"""Within a second on an idle machine; the answers of calls take longer than this."""
+"""Within a second on an idle machine; tests run beside others."""
 
 USER = "of the killed replica"
 """The user of the requests at the end, by which their tags are told from those before."""
