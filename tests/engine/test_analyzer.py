@@ -27,7 +27,7 @@ LIMIT_S = 60.0
 
 
 class Server(NamedTuple):
-    """A server whose programs end after a second."""
+    """A server; programs end after a second without a call."""
 
     process: subprocess.Popen[bytes]
     url: str

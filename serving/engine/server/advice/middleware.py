@@ -50,7 +50,7 @@ def advised_call() -> AdvisedCall | None:
 
 
 class AdvisedCall:
-    """A request whose tags are completed.
+    """A request with tags that are to be completed.
 
     Args:
         client: None: there is no analyzer.
