@@ -72,7 +72,7 @@ class Process:
         self._store = store
         self._answers = answers
         self._known: dict[str, Knowledge | None] = {}
-        self._advisor = Advisor(self._knowledge_of, idle_s=settings.program_idle_s)
+        self._advisor = Advisor(self._known.get, idle_s=settings.program_idle_s)
         self._learner = Learner(
             store,
             models=models_folder(url),
@@ -120,16 +120,15 @@ class Process:
         """Record the open programs as they are."""
         await self._record(self._advisor.close())
 
-    def _knowledge_of(self, model: str) -> Knowledge | None:
-        return self._known.setdefault(model, None)  # None: it is loaded with the next tick
-
     async def _record(self, finished: Sequence[Finished]) -> None:
         now_s, now = time.monotonic(), datetime.now(UTC)
         for program, uses in ((each.program, each.uses) for each in finished):
             began_at = now - timedelta(seconds=now_s - program.began_s)
             if await record(self._store, program, began_at=began_at):
-                application = application_of(program.calls[0].arrival.model)
-                await self._learner.run_ended(application, used=uses, at=now)
+                model = program.calls[0].arrival.model
+                # Loaded with the next tick. Not before: requests may name any model.
+                self._known.setdefault(model, None)
+                await self._learner.run_ended(application_of(model), used=uses, at=now)
             self.say(Recorded(calls=tuple(call.arrival.call for call in program.calls)))
 
     async def _clean(self) -> None:
