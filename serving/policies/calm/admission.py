@@ -142,7 +142,7 @@ def _share_of_next_second(latency_s: Floats) -> Floats:
 
 def admit(
     curves: DemandCurves, density: Floats, expected: ExpectedDemand, *, utilisation: float
-) -> Flags:
+) -> tuple[Flags, float]:
     """Admit programs greedily by value per second of demand, the highest first: flags, (m,).
 
     Args:
@@ -166,7 +166,7 @@ def admit(
         admitted[block[fits]] = True
         if not fits.any():
             break
-    return admitted
+    return admitted, float(((taken + expected.by_horizon[-1]) / HORIZONS_S).max())
 
 
 def _greedy(wanted: Floats, capacity: Floats, taken: Floats) -> tuple[Flags, Floats]:

@@ -112,11 +112,15 @@ def calm(
     curves = demand_curves_of(view, calls, programs, demand_s, due_s, step)
     density = value / demand_s
     density[has_begun] *= 1.0 + MIN_GAIN
-    admitted_programs = admit(curves, density, expected, utilisation=utilisation)
+    admitted_programs, busy_share = admit(curves, density, expected, utilisation=utilisation)
     admitted = admitted_programs[programs.row_of]
     ranks = _ranks(view, urgency, admitted, value[programs.row_of] > 0)
     order = np.lexsort((_call_due_s(calls, programs, due_s, step), ranks))
     least_steps = _held_steps(view, step)
+    first_step = step
+    needed = busy_share * step.useful_share / utilisation
+    import math
+    step = step._replace(affordable_s=max(view.model.base_s / (1 - needed), 1.25*(view.model.base_s+view.model.token_s)) if needed < 1 else math.inf)
     if not pace:
         admitted_value = value * admitted_programs
         step = _until_next_plan(view, step, calls, programs, admitted_value, due_s, frame_steps)
@@ -145,7 +149,20 @@ def calm(
     )
     if fairness:  # it has discounted the value of admitted requests: they are not limited again
         plan = limit_users_ahead(view, plan, unless=admitted)
+    _dbg(view, programs, admitted_programs, others, step, first_step, plan, density, value, calls)
     return plan._replace(least_steps=min(least_steps, plan.steps))
+
+
+def _dbg(view, programs, adm, others, step, first, plan, density, value, calls):
+    import os
+    f = os.environ.get("CALMLOG")
+    if not f:
+        return
+    m = view.model
+    with open(f, "a") as h:
+        run = len(plan.running) if hasattr(plan, "running") else -1
+        h.write(f"{view.now_s:.3f} n={len(view.requests)} m={len(programs.first)} val={(value>0).sum()} adm={adm.sum()} oth={others.sum()} base={m.base_s*1e3:.2f} tok={m.token_s*1e6:.0f}us seq={m.sequence_s*1e6:.0f}us ctx={m.context_s*1e9:.0f}ns pre={view.prefill_token_s*1e6:.0f}us best={first.step_s*1e3:.2f}/{first.expected_s*1e3:.2f} lim={first.is_limited} share={first.useful_share:.2f} now={step.step_s*1e3:.2f}/{step.expected_s*1e3:.2f}/{step.frame_s*1e3:.1f} budget={plan.step_tokens} steps={plan.steps} least={plan.least_steps} arr={len(view.arrivals)}/{view.arrivals_s:.1f} back={_BACK.step_s*1e3:.2f} afford={step.affordable_s*1e3:.2f} dem={programs.demand_s(m).sum():.2f} serial={programs.serial_tokens.mean():.0f}\n")
+
 
 
 def _prepared(view: StepView, *, correct: bool) -> StepView:
@@ -242,6 +259,8 @@ def _until_next_plan(
         due_s=due_s,
         num_steps=frame_steps,
     )
+    global _BACK
+    _BACK = step
     return saving_duration(view, step, programs, admitted_value)
 
 

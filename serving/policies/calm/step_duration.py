@@ -149,7 +149,7 @@ def best_duration(
         chosen_s = min(chosen_s, max(_quickest_s(view, programs, value > 0), unlimited_s))
     step = step_duration_of(view, chosen_s, fullest_s)
     lasts_s = step.expected_s if step.is_limited else step.step_s
-    expected_s = max(min(unlimited_s, lasts_s), base_s)
+    expected_s = max(min(max(unlimited_s, _present_step_s(view)), lasts_s), base_s)
     spare_share = 1.0 - float(wanted_s.sum()) / max(capacity_s, MIN_S)
     return step._replace(
         expected_s=expected_s,
@@ -229,7 +229,8 @@ def saving_duration(
     # Row k: additional steps per second until each time, if the first k + 1 programs are saved.
     additional = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= times_s))
     more_steps = additional @ np.diff(times_s, prepend=0.0)
-    lost_per_s = LOST_TIME_COST * step.value_per_s
+    demand_s = float(step.with_fixed_cost(programs.demand_s(view.model))[value > 0].sum())
+    lost_per_s = LOST_TIME_COST * float(value.sum()) / demand_s
     gain = np.cumsum(value[behind]) - lost_per_s * view.model.base_s * more_steps
     best = int(np.argmax(gain))
     return step_duration_of(view, float(bearable_s[best])) if gain[best] > 0 else step
@@ -321,6 +322,19 @@ def _unlimited_s(view: StepView, demand_s: Floats) -> float:
     """Duration of steps without a limit: each computes what arrived during the one before."""
     load = float(demand_s.sum()) / view.arrivals_s
     return view.model.base_s / max(1.0 - load, MIN_USEFUL_SHARE)
+
+
+def _present_step_s(view: StepView) -> float:
+    """Seconds of a step in which as many present requests decode as have a slot."""
+    contexts = view.requests.prompt_tokens + view.requests.output_tokens
+    num_decodes = min(len(contexts), view.slots)
+    if not num_decodes:
+        return view.model.base_s
+    return view.model.seconds(
+        new_tokens=num_decodes,
+        num_decodes=num_decodes,
+        decode_context_tokens=num_decodes * float(contexts.mean()),
+    )
 
 
 def _full_step_s(view: StepView) -> float:
