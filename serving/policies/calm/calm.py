@@ -266,9 +266,12 @@ def _until_next_plan(
 
 def _held_steps(view: StepView, step: StepDuration) -> int:
     """Number of steps after which one plan answers all arrivals and ends, at least 1."""
-    ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY].min(initial=np.inf)
+    arrivals = view.arrivals
+    is_stream = arrivals.kind == LATENCY
+    allowed_s = np.where(is_stream, arrivals.ttft_s, arrivals.final_s - arrivals.arrival_s)
+    shortest_s = allowed_s[arrivals.kind != BEST_EFFORT].min(initial=np.inf)
     held_steps = HELD_STEPS + len(view.requests) // CROWD
-    return int(max(min(held_steps, HELD_SHARE * ttft_s / step.step_s), 1.0))
+    return int(max(min(held_steps, HELD_SHARE * shortest_s / step.step_s), 1.0))
 
 
 def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_value: Flags) -> Bytes:
