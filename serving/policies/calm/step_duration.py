@@ -274,7 +274,7 @@ def _values(
     bearable_s = np.where(
         programs.is_stream,
         BEARABLE_SHARE * (requests.tbt_s[rows] + ahead_s / serial),
-        allowed_s / (PLANNING_MARGIN * serial),
+        allowed_s / (PLANNING_MARGIN * serial + 1.0),
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
     useful_share = 1.0 - view.model.base_s / np.minimum(durations_s, fullest_s)
