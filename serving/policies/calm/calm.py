@@ -97,7 +97,7 @@ def calm(
     if fairness:
         value, arrived_value = _with_fairness(view, programs, value, arrived_value, fairness)
     recent_value = arrived_value if slos_arrived else value
-    step = best_duration(view, *recent, recent_value, utilisation=utilisation, only_s=pace, backlog_s=float(calls.prompt_s.sum()))
+    step = best_duration(view, *recent, recent_value, utilisation=utilisation, only_s=pace)
     begin_step_s = BEGIN_MARGIN * step.expected_s
     has_begun = view.requests.program_tokens[programs.first] > 0
     value *= _can_be_in_time(view, programs, urgency, has_begun, begin_step_s)

@@ -114,7 +114,6 @@ def best_duration(
     *,
     utilisation: float,
     only_s: float = 0.0,
-    backlog_s: float = 0.0,
 ) -> StepDuration:
     """The duration with which these programs would have had the highest total value.
 
@@ -141,7 +140,7 @@ def best_duration(
     demand_s = programs.demand_s(view.model)
     fullest_s = fullest_batch_s(view, programs, value > 0)
     capacity_s = utilisation * view.arrivals_s
-    values = _values(view, requests, programs, demand_s, value, durations_s, fullest_s, capacity_s, backlog_s)
+    values = _values(view, requests, programs, demand_s, value, durations_s, fullest_s, capacity_s)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     wanted_s = demand_s[value > 0]
     chosen_s, unlimited_s = float(durations_s[best]), _unlimited_s(view, wanted_s)
@@ -254,7 +253,6 @@ def _values(
     durations_s: Floats,
     fullest_s: float,
     capacity_s: float,
-    backlog_s: float,
 ) -> Floats:
     """The total value of the served programs with each duration: (durations,).
 
@@ -263,7 +261,7 @@ def _values(
     """
     rows = programs.first
     order = np.flatnonzero(value > 0)
-    unlimited_s = max(_unlimited_s(view, demand_s[order]), _present_step_s(view) + backlog_s)
+    unlimited_s = _unlimited_s(view, demand_s[order])
     lasts_s = np.minimum(durations_s, unlimited_s)
     order = order[np.argsort(-value[order] / demand_s[order], kind="stable")]
     demand_s, value = demand_s[order], value[order]
