@@ -26,9 +26,9 @@ from serving.policies.calm.program_demand import (
 from serving.policies.calm.spare_time import in_spare_time
 from serving.policies.calm.step_duration import (
     StepDuration,
+    affordable_duration,
     backlog_duration,
     best_duration,
-    saving_duration,
 )
 from serving.policies.fairness import fair_scores, limit_users_ahead, mix_in_fairness
 from serving.policies.preemption_gate import MIN_GAIN
@@ -56,8 +56,8 @@ HELD_STEPS, CROWD = 4, 128
 more requests there are, the longer planning takes."""
 
 HELD_SHARE = 0.25
-"""A plan holds for at most this share of the shortest TTFT of the recent streams: a first token
-waits for the next plan."""
+"""A plan holds for at most this share of the shortest TTFT or deadline of the recent arrivals that
+could be in time: a new request waits for the next plan."""
 
 
 def calm(
@@ -102,9 +102,8 @@ def calm(
     has_begun = view.requests.program_tokens[programs.first] > 0
     value *= _can_be_in_time(view, programs, urgency, has_begun, begin_step_s)
     arrived_end_s = view.arrivals.arrival_s + arrived.isolated_latency_s(begin_step_s)
-    expected = expected_demand(
-        view, arrived, arrived_value * (arrived_end_s <= arrived.ends_s), step
-    )
+    could_be_in_time = arrived_end_s <= arrived.ends_s
+    expected = expected_demand(view, arrived, arrived_value * could_be_in_time, step)
     if not price:
         expected = expected.without_demand()
     demand_s = step.with_fixed_cost(programs.demand_s(view.model))
@@ -116,14 +115,19 @@ def calm(
     admitted = admitted_programs[programs.row_of]
     ranks = _ranks(view, urgency, admitted, value[programs.row_of] > 0)
     order = np.lexsort((_call_due_s(calls, programs, due_s, step), ranks))
-    least_steps = _held_steps(view, step)
-    first_step = step
-    needed = busy_share * step.useful_share / utilisation
-    import math
-    step = step._replace(affordable_s=max(view.model.base_s / (1 - needed), 1.25*(view.model.base_s+view.model.token_s)) if needed < 1 else math.inf)
+    least_steps = _held_steps(view, step, could_be_in_time)
     if not pace:
-        admitted_value = value * admitted_programs
-        step = _until_next_plan(view, step, calls, programs, admitted_value, due_s, frame_steps)
+        is_computed = calls.uncomputed[programs.first] == 0
+        step = backlog_duration(
+            view,
+            step,
+            programs,
+            admitted_programs & (is_computed | ~programs.is_stream),
+            affordable_s=affordable_duration(view, busy_share * step.useful_share / utilisation),
+            backlog_s=float(calls.prompt_s.sum()),
+            due_s=due_s,
+            num_steps=frame_steps,
+        )
     order = order[~to_drop(view, urgency.stay)[order]]
     others = in_spare_time(
         view,
@@ -149,20 +153,7 @@ def calm(
     )
     if fairness:  # it has discounted the value of admitted requests: they are not limited again
         plan = limit_users_ahead(view, plan, unless=admitted)
-    _dbg(view, programs, admitted_programs, others, step, first_step, plan, density, value, calls)
     return plan._replace(least_steps=min(least_steps, plan.steps))
-
-
-def _dbg(view, programs, adm, others, step, first, plan, density, value, calls):
-    import os
-    f = os.environ.get("CALMLOG")
-    if not f:
-        return
-    m = view.model
-    with open(f, "a") as h:
-        run = len(plan.running) if hasattr(plan, "running") else -1
-        h.write(f"{view.now_s:.3f} n={len(view.requests)} m={len(programs.first)} val={(value>0).sum()} adm={adm.sum()} oth={others.sum()} base={m.base_s*1e3:.2f} tok={m.token_s*1e6:.0f}us seq={m.sequence_s*1e6:.0f}us ctx={m.context_s*1e9:.0f}ns pre={view.prefill_token_s*1e6:.0f}us best={first.step_s*1e3:.2f}/{first.expected_s*1e3:.2f} lim={first.is_limited} share={first.useful_share:.2f} now={step.step_s*1e3:.2f}/{step.expected_s*1e3:.2f}/{step.frame_s*1e3:.1f} budget={plan.step_tokens} steps={plan.steps} least={plan.least_steps} arr={len(view.arrivals)}/{view.arrivals_s:.1f} back={_BACK.step_s*1e3:.2f} afford={step.affordable_s*1e3:.2f} dem={programs.demand_s(m).sum():.2f} serial={programs.serial_tokens.mean():.0f}\n")
-
 
 
 def _prepared(view: StepView, *, correct: bool) -> StepView:
@@ -239,39 +230,14 @@ def _call_due_s(calls: Calls, programs: ProgramDemand, due_s: Floats, step: Step
     return call_due_s
 
 
-def _until_next_plan(
-    view: StepView,
-    step: StepDuration,
-    calls: Calls,
-    programs: ProgramDemand,
-    admitted_value: Floats,
-    due_s: Floats,
-    frame_steps: int,
-) -> StepDuration:
-    """The duration of steps until the next plan, which may be shorter for some programs."""
-    is_computed = calls.uncomputed[programs.first] == 0
-    step = backlog_duration(
-        view,
-        step,
-        programs,
-        (admitted_value > 0) & (is_computed | ~programs.is_stream),
-        backlog_s=float(calls.prompt_s.sum()),
-        due_s=due_s,
-        num_steps=frame_steps,
-    )
-    global _BACK
-    _BACK = step
-    return saving_duration(view, step, programs, admitted_value)
-
-
-def _held_steps(view: StepView, step: StepDuration) -> int:
+def _held_steps(view: StepView, step: StepDuration, could_be_in_time: Flags) -> int:
     """Number of steps after which one plan answers all arrivals and ends, at least 1."""
     arrivals = view.arrivals
     is_stream = arrivals.kind == LATENCY
     allowed_s = np.where(is_stream, arrivals.ttft_s, arrivals.final_s - arrivals.arrival_s)
-    shortest_s = allowed_s[arrivals.kind != BEST_EFFORT].min(initial=np.inf)
+    can_wait_s = HELD_SHARE * allowed_s[could_be_in_time].min(initial=np.inf)
     held_steps = HELD_STEPS + len(view.requests) // CROWD
-    return int(max(min(held_steps, HELD_SHARE * shortest_s / step.step_s), 1.0))
+    return int(max(min(held_steps, can_wait_s / step.step_s), 1.0))
 
 
 def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_value: Flags) -> Bytes:
