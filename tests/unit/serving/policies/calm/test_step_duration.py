@@ -20,7 +20,7 @@ from serving.policies.calm.step_duration import (
     fullest_batch_s,
     step_duration_of,
 )
-from serving.requests import Requests, RequestView
+from serving.requests import Requests
 from serving.slo import Slo
 from serving.view import StepModel
 from tests.unit.serving.serving_examples import deadline, latency, request, running, step
