@@ -29,6 +29,7 @@ from serving.policies.calm.step_duration import (
     affordable_duration,
     backlog_duration,
     best_duration,
+    saving_duration,
 )
 from serving.policies.fairness import fair_scores, limit_users_ahead, mix_in_fairness
 from serving.policies.preemption_gate import MIN_GAIN
@@ -117,16 +118,16 @@ def calm(
     order = np.lexsort((_call_due_s(calls, programs, due_s, step), ranks))
     least_steps = _held_steps(view, step, could_be_in_time)
     if not pace:
-        is_computed = calls.uncomputed[programs.first] == 0
-        step = backlog_duration(
+        step = _until_next_plan(
             view,
             step,
+            calls,
             programs,
-            admitted_programs & (is_computed | ~programs.is_stream),
-            affordable_s=affordable_duration(view, busy_share * step.useful_share / utilisation),
-            backlog_s=float(calls.prompt_s.sum()),
-            due_s=due_s,
-            num_steps=frame_steps,
+            value * admitted_programs,
+            demand_s,
+            due_s,
+            needed_share=busy_share * step.useful_share / utilisation,
+            frame_steps=frame_steps,
         )
     order = order[~to_drop(view, urgency.stay)[order]]
     others = in_spare_time(
@@ -228,6 +229,38 @@ def _call_due_s(calls: Calls, programs: ProgramDemand, due_s: Floats, step: Step
     shorter_by = programs.longest_tokens[programs.row_of] - calls.tokens
     call_due_s: Floats = due_s[programs.row_of] + shorter_by * step.expected_s
     return call_due_s
+
+
+def _until_next_plan(
+    view: StepView,
+    step: StepDuration,
+    calls: Calls,
+    programs: ProgramDemand,
+    admitted_value: Floats,
+    demand_s: Floats,
+    due_s: Floats,
+    *,
+    needed_share: float,
+    frame_steps: int,
+) -> StepDuration:
+    """The duration of steps until the next plan, which may be shorter for some programs.
+
+    Args:
+        needed_share: share of machine time that the admitted and the expected programs need beside
+            the fixed cost of steps.
+    """
+    is_computed = calls.uncomputed[programs.first] == 0
+    step = backlog_duration(
+        view,
+        step,
+        programs,
+        (admitted_value > 0) & (is_computed | ~programs.is_stream),
+        affordable_s=affordable_duration(view, needed_share),
+        backlog_s=float(calls.prompt_s.sum()),
+        due_s=due_s,
+        num_steps=frame_steps,
+    )
+    return saving_duration(view, step, programs, admitted_value, demand_s)
 
 
 def _held_steps(view: StepView, step: StepDuration, could_be_in_time: Flags) -> int:

@@ -11,6 +11,8 @@ from serving.policies.calm.calm import UTILISATION, calm
 from serving.policies.calm.program_demand import arrived_programs, calls_of, present_programs
 from serving.policies.calm.step_duration import (
     BEARABLE_SHARE,
+    LOST_TIME_COST,
+    MAX_SAVED,
     PLANNING_MARGIN,
     SHORTEST_FACTOR,
     StepDuration,
@@ -18,9 +20,10 @@ from serving.policies.calm.step_duration import (
     backlog_duration,
     best_duration,
     fullest_batch_s,
+    saving_duration,
     step_duration_of,
 )
-from serving.requests import Requests
+from serving.requests import Requests, RequestView
 from serving.slo import Slo
 from serving.view import StepModel
 from tests.unit.serving.serving_examples import deadline, latency, request, running, step
@@ -190,6 +193,69 @@ def test_short_calls_have_time_for_the_step_in_progress_too() -> None:
     assert 0.8 * 0.85 < step_s * (PLANNING_MARGIN * 10 + 1) <= 0.85
 
 
+def saving(*left_s: float, lost_per_s: float) -> float:
+    """Step duration for answers with 100 remaining tokens and these times left."""
+    answers = [
+        running(
+            f"{n}",
+            slo=deadline(end_s),
+            prompt_tokens=500,
+            output_tokens=100,
+            computed_tokens=599,
+            max_tokens=200,
+        )
+        for n, end_s in enumerate(left_s)
+    ]
+    return saving_among(*answers, lost_per_s=lost_per_s)
+
+
+def saving_among(*answers: RequestView, value: float = 1.0, lost_per_s: float = 1.0) -> float:
+    """Step duration for these answers, if steps of 0.1 s were chosen before."""
+    view = step(*answers, model=MODEL, step_tokens=2000)
+    programs = present_programs(view, calls_of(view.requests, view.model))
+    values = np.full(len(answers), value)
+    demand_s = values * LOST_TIME_COST / lost_per_s
+    return saving_duration(view, step_duration_of(view, 0.1), programs, values, demand_s).step_s
+
+
+def test_programs_that_are_behind_are_saved_by_shorter_steps() -> None:
+    """100 tokens are in time within 8 s with steps of 80 ms, and within 2 s with 20 ms."""
+    assert saving(8.0, lost_per_s=1.0) == pytest.approx(BEARABLE_SHARE * 0.08)
+    assert saving(8.0, 2.0, lost_per_s=1.0) == pytest.approx(BEARABLE_SHARE * 0.02)
+
+
+def test_the_time_for_prefill_is_not_available_for_decodes() -> None:
+    """5,000 prompt tokens of 0.1 ms each leave 7.5 of 8 s for 100 output tokens."""
+    call = running("call", slo=deadline(8.0), prompt_tokens=5001, computed_tokens=0, max_tokens=100)
+    assert saving_among(call) == pytest.approx(BEARABLE_SHARE * 0.075)
+    assert saving_among(call, value=0.0) == pytest.approx(0.1)
+
+
+def test_at_most_max_saved_programs_are_considered_the_least_late_first() -> None:
+    """The program with 2 s left is one too many."""
+    assert saving(*[8.0] * MAX_SAVED, 2.0, lost_per_s=1.0) == pytest.approx(BEARABLE_SHARE * 0.08)
+
+
+@pytest.mark.parametrize("left_s", [(), (11.2,), (1e4,), (1.0,), (1e-3,)])
+def test_programs_that_are_in_time_or_hopeless_do_not_shorten_steps(
+    left_s: tuple[float, ...],
+) -> None:
+    assert saving(*left_s, lost_per_s=1.0) == pytest.approx(0.1)
+
+
+def test_steps_are_not_shortened_for_a_program_that_costs_more_than_its_value() -> None:
+    """91 additional steps cost 0.91 s of machine time for the first, and 12 for the second."""
+    assert saving(2.0, lost_per_s=1.09) == pytest.approx(BEARABLE_SHARE * 0.02)
+    assert saving(2.0, lost_per_s=1.10) == pytest.approx(0.1)
+    assert saving(2.0, 9.9, lost_per_s=1.3) == pytest.approx(BEARABLE_SHARE * 0.099)
+
+
+def test_steps_short_enough_for_one_program_save_all_that_are_less_behind() -> None:
+    """The second program adds only the difference to the first one's steps, during its 2 s."""
+    assert saving(8.0, 2.0, lost_per_s=1.19) == pytest.approx(BEARABLE_SHARE * 0.02)
+    assert saving(8.0, 2.0, lost_per_s=1.21) == pytest.approx(BEARABLE_SHARE * 0.08)
+
+
 def beside_a_backlog(
     *slos: Slo, ahead_s: float = 0.0, affordable_s: float = 0.0, backlog_s: float = 19.0
 ) -> StepDuration:
@@ -259,6 +325,14 @@ def test_the_affordable_duration_leaves_just_the_share_that_is_needed() -> None:
     assert affordable_duration(view, 0.75) == pytest.approx(0.04)
     assert affordable_duration(view, 0.0) == pytest.approx(SHORTEST_FACTOR * 0.0101)
     assert affordable_duration(view, 1.0) == affordable_duration(view, 1.5) == np.inf
+
+
+def test_a_step_model_of_zeros_does_not_shorten_steps() -> None:
+    late = running("late", slo=deadline(1e-9), output_tokens=10)
+    view = step(late, model=StepModel(0.0, 0.0, 0.0, 0.0), token_s=0.0)
+    programs = present_programs(view, calls_of(view.requests, view.model))
+    chosen = step_duration_of(view, 0.1)
+    assert saving_duration(view, chosen, programs, np.ones(1), np.ones(1)) == chosen
 
 
 def test_a_step_model_of_zeros_does_not_limit_steps() -> None:
