@@ -43,6 +43,19 @@ def test_a_prompt_of_two_programs_tells_nothing() -> None:
     of(programs, "a", 0, links=("1", "2"))
     assert of(programs, "b", 0, links=("1", "2")) == "b"
     assert of(programs, "c", 1, links=("1", "2", "3")) == "c"
+    assert of(programs, "d", 2, links=("1", "2")) == "d"
+    assert of(programs, "e", 3, links=("1", "2", "4")) == "e"
+
+
+def test_no_call_joins_a_program_of_another_user_or_a_prompt_of_another_model() -> None:
+    programs = Programs(idle_s=30)
+    of(programs, "a", 0, user="ann", end_user="customer", links=("1", "2"))
+    programs.ended(ended("a", 1, answer="resp_1_0"))
+    assert of(programs, "b", 2, user="bob", end_user="customer") == "b"
+    assert of(programs, "c", 2, user="bob", previous="resp_1") == "c"
+    assert of(programs, "d", 2, user="bob", links=("1", "2", "3")) == "d"
+    assert of(programs, "e", 2, user="ann", model="other", links=("1", "2", "3")) == "e"
+    assert of(programs, "f", 2, user="ann", links=("1", "2", "3")) == "a"
 
 
 def test_a_user_goes_on_with_the_last_program_unless_that_is_running() -> None:

@@ -54,8 +54,10 @@ def test_a_plan_holds_for_at_most_a_quarter_of_the_shortest_ttft_of_recent_strea
 def test_a_plan_holds_for_at_most_a_quarter_of_the_shortest_deadline_that_can_be_met(
     shortest_s: float, least_steps: int
 ) -> None:
-    arrivals = [request(f"{s}", slo=deadline(s), max_tokens=4) for s in (shortest_s, 20.0)]
-    view = beside_streams([])._replace(arrivals=Requests.of(arrivals))
+    arrivals = [
+        request(f"{s}", slo=deadline(s), arrival_s=90.0, max_tokens=4) for s in (shortest_s, 20.0)
+    ]
+    view = beside_streams([])._replace(now_s=100.0, arrivals=Requests.of(arrivals))
     assert calm(view, pace=0.05).least_steps == least_steps
 
 

@@ -250,6 +250,16 @@ def test_steps_are_not_shortened_for_a_program_that_costs_more_than_its_value() 
     assert saving(2.0, 9.9, lost_per_s=1.3) == pytest.approx(BEARABLE_SHARE * 0.099)
 
 
+def test_a_program_without_value_makes_lost_time_no_cheaper() -> None:
+    ends_s = (2.0, 1e4)
+    answers = [running(f"{s}", slo=deadline(s), output_tokens=100, max_tokens=200) for s in ends_s]
+    view = step(*answers, model=MODEL, step_tokens=2000)
+    programs = present_programs(view, calls_of(view.requests, view.model))
+    chosen, value = step_duration_of(view, 0.1), np.array([1.0, 0.0])
+    demand_s = np.array([LOST_TIME_COST / 1.10, 1e3])
+    assert saving_duration(view, chosen, programs, value, demand_s) == chosen
+
+
 def test_steps_short_enough_for_one_program_save_all_that_are_less_behind() -> None:
     """The second program adds only the difference to the first one's steps, during its 2 s."""
     assert saving(8.0, 2.0, lost_per_s=1.19) == pytest.approx(BEARABLE_SHARE * 0.02)
