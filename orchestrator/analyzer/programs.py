@@ -24,6 +24,9 @@ LOST_S = 3600.0
 MAX_PROGRAMS = 4096
 """Open programs; the one without a call for the longest time ends first."""
 
+MAX_CALLS_BY_USER = 256
+"""Calls that are taken as one program because of their user alone."""
+
 MAX_LINKS = 65536
 """Prompts and answers by which a program is recognised; the oldest are forgotten."""
 
@@ -112,6 +115,15 @@ class Program:
     def is_running(self) -> bool:
         """Whether a call of it has not ended."""
         return any(call.ended is None for call in self.calls)
+
+    def can_go_on(self, now_s: float) -> bool:
+        """Whether another call of its user may be of it, if nothing else says so.
+
+        A user may have two programs at once: only a new turn certainly belongs to the last. And
+        what shares a user for ever, or beyond the deadline, is an application, no program.
+        """
+        is_late = self.deadline_at_s is not None and now_s > self.deadline_at_s
+        return not (self.is_running or is_late or len(self.calls) >= MAX_CALLS_BY_USER)
 
     @property
     def latest_s(self) -> float:
@@ -236,8 +248,7 @@ class Programs:
             if known not in (None, COMMON):
                 return self._opened(known)
         program = self._opened(self._by_end_user.get(_key(user, arrival.end_user)))
-        # A user may have two programs at once: only a new turn certainly belongs to the last.
-        return None if program is None or program.is_running else program
+        return program if program and program.can_go_on(arrival.at_s) else None
 
     def _remember(self, program: Program, arrival: Arrival) -> None:
         user = arrival.user

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.analyzer import programs as module
-from orchestrator.analyzer.programs import CLIENT, Latest, Programs
+from orchestrator.analyzer.programs import CLIENT, MAX_CALLS_BY_USER, Latest, Programs
 from tests.unit.orchestrator.analyzer.served_calls import arrival, ended
 
 
@@ -65,6 +65,20 @@ def test_a_user_goes_on_with_the_last_program_unless_that_is_running() -> None:
     programs.ended(ended("b", 2))
     assert of(programs, "c", 3, end_user="ann") == "b"
     assert of(programs, "d", 3) == "d"
+
+
+def test_a_user_begins_a_new_program_after_the_deadline_or_many_calls() -> None:
+    programs = Programs(idle_s=30)
+    of(programs, "a", 0, end_user="ann", program_deadline_s=5.0)
+    programs.ended(ended("a", 1))
+    assert of(programs, "b", 5, end_user="ann", program_deadline_s=5.0) == "a"
+    programs.ended(ended("b", 6))
+    assert of(programs, "c", 7, end_user="ann", program_deadline_s=5.0) == "c"
+    ids = []
+    for number in range(MAX_CALLS_BY_USER + 1):
+        ids.append(of(programs, str(number), 8 + number, end_user="bob"))
+        programs.ended(ended(str(number), 8.5 + number))
+    assert ids == ["0"] * MAX_CALLS_BY_USER + [str(MAX_CALLS_BY_USER)]
 
 
 def test_a_call_waits_for_the_complete_answers_before_it() -> None:
