@@ -14,12 +14,14 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
 from orchestrator.analyzer.advisor import Advisor, Finished
+from orchestrator.analyzer.programs import MAX_PROGRAMS
 from orchestrator.analyzer.recording import application_of, record
 from orchestrator.errors import OrchestrateError
 from orchestrator.learning.background_fit import BackgroundFit
@@ -73,6 +75,7 @@ class Process:
         self._answers = answers
         self._known: dict[str, Knowledge | None] = {}
         self._advisor = Advisor(self._known.get, idle_s=settings.program_idle_s)
+        self._finished: deque[Finished] = deque(maxlen=MAX_PROGRAMS)  # not recorded yet
         self._learner = Learner(
             store,
             models=models_folder(url),
@@ -108,7 +111,8 @@ class Process:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                await self._record(self._advisor.finished(time.monotonic()))
+                self._finished.extend(self._advisor.finished(time.monotonic()))
+                await self._record()
                 await self.load(list(self._known))
                 if time.monotonic() - cleaned_s >= CLEANING_S:
                     cleaned_s = time.monotonic()
@@ -118,17 +122,22 @@ class Process:
 
     async def close(self) -> None:
         """Record the open programs as they are."""
-        await self._record(self._advisor.close())
+        self._finished.extend(self._advisor.close())
+        await self._record()
 
-    async def _record(self, finished: Sequence[Finished]) -> None:
+    async def _record(self) -> None:
+        """Record what has ended; what the store does not take is recorded later."""
         now_s, now = time.monotonic(), datetime.now(UTC)
-        for program, uses in ((each.program, each.uses) for each in finished):
+        while self._finished:
+            first = self._finished[0]
+            program = first.program
             began_at = now - timedelta(seconds=now_s - program.began_s)
             if await record(self._store, program, began_at=began_at):
                 model = program.calls[0].arrival.model
                 # Loaded with the next tick. Not before: requests may name any model.
                 self._known.setdefault(model, None)
-                await self._learner.run_ended(application_of(model), used=uses, at=now)
+                await self._learner.run_ended(application_of(model), used=first.uses, at=now)
+            self._finished.popleft()
             self.say(Recorded(calls=tuple(call.arrival.call for call in program.calls)))
 
     async def _clean(self) -> None:
@@ -155,7 +164,14 @@ async def analyze(models: Sequence[str], answers: BinaryIO) -> None:
         process.say(Recorded(calls=()))  # it is ready
         lines = await _lines()
         learning = asyncio.create_task(process.keep_learning())
-        while line := await lines.readline():
+        while True:
+            try:
+                line = await lines.readline()
+            except ValueError as error:  # too long: it is dropped
+                logger.error("a message was not read: %s", error)
+                continue
+            if not line:
+                break
             process.take(line)
         learning.cancel()
         await asyncio.wait([learning])
@@ -180,7 +196,7 @@ def main() -> int:
         try:
             asyncio.run(analyze(sys.argv[1:], answers))
         except (OrchestrateError, StoreError) as error:
-            sys.stderr.write(f"the analyzer cannot begin: {error}\n")
+            sys.stderr.write(f"the analyzer ended: {error}\n")
             return 1
         except BrokenPipeError:  # the server is gone
             return 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from patterns.graph import PatternGraph
 from patterns.nodes import LlmNode, Node, ToolNode
@@ -25,29 +24,34 @@ LOST_S = 3600.0
 MAX_PROGRAMS = 4096
 """Open programs; the one without a call for the longest time ends first."""
 
+MAX_CALLS_BY_USER = 256
+"""Calls that are taken as one program because of their user alone."""
+
 MAX_LINKS = 65536
 """Prompts and answers by which a program is recognised; the oldest are forgotten."""
 
-V = TypeVar("V")
 
-
-class Latest(Generic[V]):
+class Latest:
     """A mapping of limited size that forgets what was set longest ago."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._values: OrderedDict[str, V] = OrderedDict()
+        self._values: OrderedDict[str, str] = OrderedDict()
 
-    def get(self, key: str) -> V | None:
+    def get(self, key: str) -> str | None:
         """The value; None if there is none, or no longer."""
         return self._values.get(key)
 
-    def set(self, key: str, value: V) -> None:
+    def set(self, key: str, value: str) -> None:
         """Set a value."""
         self._values[key] = value
         self._values.move_to_end(key)
         if len(self._values) > self._capacity:
             self._values.popitem(last=False)
+
+
+COMMON = "common"
+"""For a prompt of two programs: whatever continues it may be of either. No call has this id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +116,15 @@ class Program:
         """Whether a call of it has not ended."""
         return any(call.ended is None for call in self.calls)
 
+    def can_go_on(self, now_s: float) -> bool:
+        """Whether another call of its user may be of it, if nothing else says so.
+
+        A user may have two programs at once: only a new turn certainly belongs to the last. And
+        what shares a user for ever, or beyond the deadline, is an application, no program.
+        """
+        is_late = self.deadline_at_s is not None and now_s > self.deadline_at_s
+        return not (self.is_running or is_late or len(self.calls) >= MAX_CALLS_BY_USER)
+
     @property
     def latest_s(self) -> float:
         """The time of its latest event."""
@@ -166,16 +179,17 @@ class Programs:
     def __init__(self, *, idle_s: float) -> None:
         self._idle_s = idle_s
         self._open: dict[str, Program] = {}  # by id
-        self._by_name: Latest[Program] = Latest(MAX_PROGRAMS)
-        self._by_end_user: Latest[Program] = Latest(MAX_PROGRAMS)
-        self._by_answer: Latest[Program] = Latest(MAX_LINKS)
-        self._by_link: Latest[Program | None] = Latest(MAX_LINKS)
+        # To ids of programs, open or not; all are of one user.
+        self._by_name: Latest = Latest(MAX_PROGRAMS)
+        self._by_end_user: Latest = Latest(MAX_PROGRAMS)
+        self._by_answer: Latest = Latest(MAX_LINKS)
+        self._by_link: Latest = Latest(MAX_LINKS)
         self._running: dict[str, tuple[Program, ServedCall]] = {}  # by call
 
     def arrived(self, arrival: Arrival) -> tuple[Program, ServedCall]:
         """The program of a call that arrives, with the call as its last."""
         program = self._find(arrival)
-        if program is None or program.id not in self._open:
+        if program is None:
             program = Program(arrival.call, arrival.program, arrival.at_s)
             self._open[program.id] = program
         if arrival.final_s is not None:
@@ -194,7 +208,8 @@ class Programs:
         if program is None or call is None:
             return None
         call.ended = ended
-        self._by_answer.set(_answer_id(ended.answer), program)
+        answer = _answer_id(ended.answer)
+        self._by_answer.set(_key(call.arrival.user, answer), program.id)
         return call
 
     def idle(self, now_s: float) -> list[Program]:
@@ -222,34 +237,36 @@ class Programs:
         return program
 
     def _find(self, arrival: Arrival) -> Program | None:
+        user = arrival.user
         if arrival.program:
-            return self._by_name.get(_name(arrival))
+            return self._opened(self._by_name.get(_key(user, arrival.program)))
         if arrival.previous:
-            return self._by_answer.get(arrival.previous)
+            return self._opened(self._by_answer.get(_key(user, arrival.previous)))
         # Without its own last link: a prompt that continues another one is longer.
         for link in reversed(arrival.links[:-1]):
-            program = self._by_link.get(link)
-            if program is not None:
-                return program
-        program = self._by_end_user.get(arrival.end_user) if arrival.end_user else None
-        # A user may have two programs at once: only a new turn certainly belongs to the last.
-        return None if program is None or program.is_running else program
+            known = self._by_link.get(_key(user, arrival.model, link))
+            if known not in (None, COMMON):
+                return self._opened(known)
+        program = self._opened(self._by_end_user.get(_key(user, arrival.end_user)))
+        return program if program and program.can_go_on(arrival.at_s) else None
 
     def _remember(self, program: Program, arrival: Arrival) -> None:
+        user = arrival.user
         if arrival.program:
-            self._by_name.set(_name(arrival), program)
+            self._by_name.set(_key(user, arrival.program), program.id)
         if arrival.end_user:
-            self._by_end_user.set(arrival.end_user, program)
+            self._by_end_user.set(_key(user, arrival.end_user), program.id)
         if arrival.links:
-            link = arrival.links[-1]
-            other = self._by_link.get(link)
-            # Two programs with the same prompt: whatever continues it may be of either.
-            is_common = other is not None and other is not program
-            self._by_link.set(link, None if is_common else program)
+            link = _key(user, arrival.model, arrival.links[-1])
+            is_common = self._by_link.get(link) not in (None, program.id)
+            self._by_link.set(link, COMMON if is_common else program.id)
+
+    def _opened(self, known: str | None) -> Program | None:
+        return self._open.get(known or "")
 
 
-def _name(arrival: Arrival) -> str:
-    return f"{arrival.user}\0{arrival.program}"
+def _key(*parts: str) -> str:
+    return "\0".join(parts)
 
 
 def _answer_id(answer: str) -> str:

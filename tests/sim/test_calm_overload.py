@@ -1,4 +1,4 @@
-"""calm at four times the machine's capacity: high goodput, and best-effort work still ends."""
+"""calm above the machine's capacity, lasting and sudden: high goodput, best-effort work ends."""
 
 from __future__ import annotations
 
@@ -48,3 +48,38 @@ def test_late_work_does_not_delay_feasible_work_and_best_effort_work_ends() -> N
     assert num_in_time(calm) > num_in_time(edf)
     [patient] = [each for each in calm if each.program_id == "patient"]
     assert patient.ended_s is not None
+
+
+def agent(index: int, arrival_s: float) -> Program:
+    """A plan, three notes and a report, due in 6 to 20 s."""
+    notes = tuple(Call(600, 40 + (index + note) * 11 % 60) for note in range(3))
+    return Program(
+        id=f"agent-{index}",
+        application="agent",
+        kind=SloKind.COMPOUND,
+        arrival_s=arrival_s,
+        stages=(
+            Stage((Call(300, 20 + index * 7 % 30),)),
+            Stage(notes),
+            Stage((Call(900, 100 + index * 17 % 200),)),
+        ),
+        deadline_s=6.0 + 1.4 * (index * 13 % 10),
+    )
+
+
+@pytest.mark.parametrize(("rate_per_s", "gain"), [(4, 1.0), (5, 1.5)], ids=["by 1.3", "by 1.7"])
+def test_sudden_overload_after_a_quiet_minute_costs_no_more_than_order_by_deadline(
+    rate_per_s: int, gain: float
+) -> None:
+    """The rate of the last minute says that short steps are free; what is present says no."""
+    quiet = [agent(index, float(index)) for index in range(10)]
+    rush = [agent(10 + n, 60.0 + n / rate_per_s) for n in range(20 * rate_per_s)]
+    in_time = {}
+    for policy in ("calm", "edf"):
+        results = outcomes([*quiet, *rush], PolicySpec(policy), 120.0)
+        deadlines_s = {each.id: each.deadline_s for each in rush}
+        in_time[policy] = sum(
+            each.e2el_s is not None and each.e2el_s <= (deadlines_s.get(each.program_id) or 0.0)
+            for each in results
+        )
+    assert in_time["calm"] >= gain * in_time["edf"] > 0

@@ -125,7 +125,7 @@ class ServiceCounters:
     def latest(self, now_s: float, most: int) -> Ints:
         """The numbers of at most so many names that are not forgotten, the latest ones last."""
         closed = takewhile(lambda n: not self._is_forgotten(n, now_s), reversed(self._closed_s))
-        latest_first = islice(chain(self._num_open, closed), most)
+        latest_first = islice(chain(reversed(self._num_open), closed), most)
         return np.array(list(latest_first)[::-1], dtype=np.int64)
 
     def state(self, numbers: Ints, now_s: float) -> list[ServedName]:

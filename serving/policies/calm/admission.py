@@ -142,12 +142,15 @@ def _share_of_next_second(latency_s: Floats) -> Floats:
 
 def admit(
     curves: DemandCurves, density: Floats, expected: ExpectedDemand, *, utilisation: float
-) -> Flags:
-    """Admit programs greedily by value per second of demand, the highest first: flags, (m,).
+) -> tuple[Flags, float]:
+    """Admit programs greedily by value per second of demand, the highest first.
 
     Args:
         density: value / demand of each program, (m,); programs with 0 are not admitted.
         utilisation: the share of machine time that is allocated.
+    Returns:
+        flags of the admitted, (m,); and the share of machine time that they and all expected
+        programs need to be in time: the largest over the horizons, above 1 if time is short.
     """
     order = np.flatnonzero(density > 0)
     order = order[np.argsort(-density[order], kind="stable")]
@@ -166,7 +169,7 @@ def admit(
         admitted[block[fits]] = True
         if not fits.any():
             break
-    return admitted
+    return admitted, float(((taken + expected.by_horizon[-1]) / HORIZONS_S).max())
 
 
 def _greedy(wanted: Floats, capacity: Floats, taken: Floats) -> tuple[Flags, Floats]:

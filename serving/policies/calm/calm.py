@@ -26,6 +26,7 @@ from serving.policies.calm.program_demand import (
 from serving.policies.calm.spare_time import in_spare_time
 from serving.policies.calm.step_duration import (
     StepDuration,
+    affordable_duration,
     backlog_duration,
     best_duration,
     saving_duration,
@@ -56,8 +57,8 @@ HELD_STEPS, CROWD = 4, 128
 more requests there are, the longer planning takes."""
 
 HELD_SHARE = 0.25
-"""A plan holds for at most this share of the shortest TTFT of the recent streams: a first token
-waits for the next plan."""
+"""A plan holds for at most this share of the shortest TTFT or deadline of the recent arrivals that
+could be in time: a new request waits for the next plan."""
 
 
 def calm(
@@ -102,9 +103,8 @@ def calm(
     has_begun = view.requests.program_tokens[programs.first] > 0
     value *= _can_be_in_time(view, programs, urgency, has_begun, begin_step_s)
     arrived_end_s = view.arrivals.arrival_s + arrived.isolated_latency_s(begin_step_s)
-    expected = expected_demand(
-        view, arrived, arrived_value * (arrived_end_s <= arrived.ends_s), step
-    )
+    could_be_in_time = arrived_end_s <= arrived.ends_s
+    expected = expected_demand(view, arrived, arrived_value * could_be_in_time, step)
     if not price:
         expected = expected.without_demand()
     demand_s = step.with_fixed_cost(programs.demand_s(view.model))
@@ -112,14 +112,23 @@ def calm(
     curves = demand_curves_of(view, calls, programs, demand_s, due_s, step)
     density = value / demand_s
     density[has_begun] *= 1.0 + MIN_GAIN
-    admitted_programs = admit(curves, density, expected, utilisation=utilisation)
+    admitted_programs, busy_share = admit(curves, density, expected, utilisation=utilisation)
     admitted = admitted_programs[programs.row_of]
     ranks = _ranks(view, urgency, admitted, value[programs.row_of] > 0)
     order = np.lexsort((_call_due_s(calls, programs, due_s, step), ranks))
-    least_steps = _held_steps(view, step)
+    least_steps = _held_steps(view, step, could_be_in_time)
     if not pace:
-        admitted_value = value * admitted_programs
-        step = _until_next_plan(view, step, calls, programs, admitted_value, due_s, frame_steps)
+        step = _until_next_plan(
+            view,
+            step,
+            calls,
+            programs,
+            value * admitted_programs,
+            demand_s,
+            due_s,
+            needed_share=busy_share * step.useful_share / utilisation,
+            frame_steps=frame_steps,
+        )
     order = order[~to_drop(view, urgency.stay)[order]]
     others = in_spare_time(
         view,
@@ -228,28 +237,40 @@ def _until_next_plan(
     calls: Calls,
     programs: ProgramDemand,
     admitted_value: Floats,
+    demand_s: Floats,
     due_s: Floats,
+    *,
+    needed_share: float,
     frame_steps: int,
 ) -> StepDuration:
-    """The duration of steps until the next plan, which may be shorter for some programs."""
+    """The duration of steps until the next plan, which may be shorter for some programs.
+
+    Args:
+        needed_share: share of machine time that the admitted and the expected programs need beside
+            the fixed cost of steps.
+    """
     is_computed = calls.uncomputed[programs.first] == 0
     step = backlog_duration(
         view,
         step,
         programs,
         (admitted_value > 0) & (is_computed | ~programs.is_stream),
+        affordable_s=affordable_duration(view, needed_share),
         backlog_s=float(calls.prompt_s.sum()),
         due_s=due_s,
         num_steps=frame_steps,
     )
-    return saving_duration(view, step, programs, admitted_value)
+    return saving_duration(view, step, programs, admitted_value, demand_s)
 
 
-def _held_steps(view: StepView, step: StepDuration) -> int:
+def _held_steps(view: StepView, step: StepDuration, could_be_in_time: Flags) -> int:
     """Number of steps after which one plan answers all arrivals and ends, at least 1."""
-    ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY].min(initial=np.inf)
+    arrivals = view.arrivals
+    is_stream = arrivals.kind == LATENCY
+    allowed_s = np.where(is_stream, arrivals.ttft_s, arrivals.final_s - arrivals.arrival_s)
+    can_wait_s = HELD_SHARE * allowed_s[could_be_in_time].min(initial=np.inf)
     held_steps = HELD_STEPS + len(view.requests) // CROWD
-    return int(max(min(held_steps, HELD_SHARE * ttft_s / step.step_s), 1.0))
+    return int(max(min(held_steps, can_wait_s / step.step_s), 1.0))
 
 
 def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_value: Flags) -> Bytes:

@@ -2,8 +2,9 @@
 
 Long steps use the machine best, because each pays its fixed cost for more tokens. Short steps let
 streams and long chains of calls be in time. So each candidate duration is tried on the programs of
-the last minute, as if they arrived again. Until the next plan, steps may be shorter than that to
-save programs that are slightly behind, or to keep a backlog of prompts from making others late.
+the last minute, as if they arrived again. Until the next plan, steps may be shorter than that for
+programs that would be late otherwise: if all that is admitted still has time, or for more value
+than the lost time costs.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ take longer than planned. A stream can bear steps of its TBT."""
 MAX_SAVED = 64
 """Number of programs that are considered for saving by shorter steps, the least late first."""
 
-LOST_TIME_COST = 4.0
-"""Cost of a second of lost machine time, relative to the value of an average second: admitted
-programs may be late, and their work so far is lost. With 1, SLOs half as long keep a fifth fewer
-tokens."""
+LOST_TIME_COST = 3.0
+"""Cost of a second of lost machine time, relative to the value that is admitted for each second of
+demand: programs that are late by it lose their work so far. With 1, a sudden overload keeps a third
+of what it keeps with 3; with 4, alike programs with tight deadlines keep a little less."""
 
 NUM_DURATIONS, SHORTEST_FACTOR = 16, 1.25
 """Number of candidate durations: geometric from this factor times an empty step to a full step."""
@@ -47,11 +48,8 @@ class StepDuration(NamedTuple):
         step_s: longest step, in seconds.
         is_limited: whether step_s is below a step that uses the engine's whole token budget.
         expected_s: expected duration of a step: the time to compute what arrives during one step,
-            at most step_s.
+            or to decode what is present if that is longer; at most step_s.
         useful_share: share of machine time that such steps leave beside their fixed cost.
-        affordable_s: the shortest candidate with which the demand of the recent arrivals still
-            fits; infinity if there is none.
-        value_per_s: value per second of machine time, computed from the recent arrivals.
         frame_s: the duration of steps in which the requests of a frame must fit: longer than step_s
             if that is short for first tokens, since prompts share what the decodes leave of a step;
             infinity: no limit.
@@ -61,8 +59,6 @@ class StepDuration(NamedTuple):
     is_limited: bool
     expected_s: float
     useful_share: float
-    affordable_s: float = math.inf
-    value_per_s: float = 0.0
     frame_s: float = math.inf
 
     def with_fixed_cost(self, seconds: Floats) -> Floats:
@@ -131,11 +127,10 @@ def best_duration(
         only_s: the only candidate, in seconds; 0: all candidates.
     """
     base_s, full_s = view.model.base_s, _full_step_s(view)
-    shortest_s = SHORTEST_FACTOR * (base_s + view.model.token_s)
     durations_s = (
         np.array([step_duration_of(view, only_s).step_s])
         if only_s
-        else _candidates_s(shortest_s, full_s)
+        else _candidates_s(_shortest_s(view), full_s)
     )
     demand_s = programs.demand_s(view.model)
     fullest_s = fullest_batch_s(view, programs, value > 0)
@@ -149,14 +144,18 @@ def best_duration(
         chosen_s = min(chosen_s, max(_quickest_s(view, programs, value > 0), unlimited_s))
     step = step_duration_of(view, chosen_s, fullest_s)
     lasts_s = step.expected_s if step.is_limited else step.step_s
-    expected_s = max(min(unlimited_s, lasts_s), base_s)
-    spare_share = 1.0 - float(wanted_s.sum()) / max(capacity_s, MIN_S)
-    return step._replace(
-        expected_s=expected_s,
-        frame_s=frame_s,
-        affordable_s=max(base_s / spare_share, shortest_s) if spare_share > 0 else math.inf,
-        value_per_s=float(values[best]) / view.arrivals_s,
-    )
+    expected_s = max(min(max(unlimited_s, _present_step_s(view)), lasts_s), base_s)
+    return step._replace(expected_s=expected_s, frame_s=frame_s)
+
+
+def affordable_duration(view: StepView, useful_share: float) -> float:
+    """The shortest candidate that leaves this share of machine time beside the fixed cost.
+
+    Infinity if none does.
+    """
+    if useful_share >= 1.0:
+        return math.inf
+    return max(view.model.base_s / (1.0 - useful_share), _shortest_s(view))
 
 
 def backlog_duration(
@@ -165,6 +164,7 @@ def backlog_duration(
     programs: ProgramDemand,
     candidates: Flags,
     *,
+    affordable_s: float,
     backlog_s: float,
     due_s: Floats,
     num_steps: int,
@@ -173,11 +173,12 @@ def backlog_duration(
 
     Prompts that arrive together, or best-effort work, fill whole steps until they are computed,
     even if the mean load is low. Programs that would be late by that get shorter steps, if these
-    still leave room for the recent arrivals: streams that are not ahead of their schedule, and
-    other programs that cannot bear full steps for the whole backlog.
+    are affordable: streams that are not ahead of their schedule, and other programs that cannot
+    bear full steps for the whole backlog.
 
     Args:
         candidates: the programs that may get shorter steps, (m,).
+        affordable_s: the shortest steps with which there is time for all that is admitted.
         backlog_s: seconds that the prefill of all present prompts adds to steps.
         due_s: due time of each program's next token, (m,); used for streams.
         num_steps: validity of the plan in steps.
@@ -195,7 +196,7 @@ def backlog_duration(
         BEARABLE_SHARE * (tbt_s + ahead_s / num_steps),
         BEARABLE_SHARE * left_s / np.maximum(serial, 1.0),
     )
-    limiting = candidates & (programs.is_stream | is_late) & (bearable_s >= step.affordable_s)
+    limiting = candidates & (programs.is_stream | is_late) & (bearable_s >= affordable_s)
     limit_s = float(bearable_s[limiting].min(initial=np.inf))
     if limit_s >= step.step_s:
         return step
@@ -204,15 +205,17 @@ def backlog_duration(
 
 
 def saving_duration(
-    view: StepView, step: StepDuration, programs: ProgramDemand, value: Floats
+    view: StepView, step: StepDuration, programs: ProgramDemand, value: Floats, demand_s: Floats
 ) -> StepDuration:
     """The duration until the next plan: shorter if that saves programs of more value than it costs.
+
     A program that is behind can still be in time with steps of at most its time left / its decode
     steps. Until its end, each additional step costs the machine one fixed cost.
 
     Args:
         step: the duration with which they are late.
         value: of each program that may be saved, (m,); 0 for the others.
+        demand_s: machine time of each program, (m,).
     """
     left_s = programs.ends_s - view.now_s
     decode_s = left_s - programs.fixed_s
@@ -229,7 +232,7 @@ def saving_duration(
     # Row k: additional steps per second until each time, if the first k + 1 programs are saved.
     additional = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= times_s))
     more_steps = additional @ np.diff(times_s, prepend=0.0)
-    lost_per_s = LOST_TIME_COST * step.value_per_s
+    lost_per_s = LOST_TIME_COST * float(value.sum() / demand_s[value > 0].sum())
     gain = np.cumsum(value[behind]) - lost_per_s * view.model.base_s * more_steps
     best = int(np.argmax(gain))
     return step_duration_of(view, float(bearable_s[best])) if gain[best] > 0 else step
@@ -270,10 +273,11 @@ def _values(
     serial = np.maximum(programs.serial_tokens, 1.0)
     # A stream that begins at once is ahead of its schedule by its TTFT, less its prefill.
     ahead_s = np.maximum(requests.ttft_s[rows] - programs.fixed_s, 0.0) if have_arrived else 0.0
+    # A call waits for the end of the step in progress.
     bearable_s = np.where(
         programs.is_stream,
         BEARABLE_SHARE * (requests.tbt_s[rows] + ahead_s / serial),
-        allowed_s / (PLANNING_MARGIN * serial),
+        allowed_s / (PLANNING_MARGIN * serial + 1.0),
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
     useful_share = 1.0 - view.model.base_s / np.minimum(durations_s, fullest_s)
@@ -321,6 +325,23 @@ def _unlimited_s(view: StepView, demand_s: Floats) -> float:
     """Duration of steps without a limit: each computes what arrived during the one before."""
     load = float(demand_s.sum()) / view.arrivals_s
     return view.model.base_s / max(1.0 - load, MIN_USEFUL_SHARE)
+
+
+def _present_step_s(view: StepView) -> float:
+    """Seconds of a step in which as many of the present requests decode as have a slot."""
+    requests = view.requests
+    num_decodes = min(len(requests), view.slots)
+    contexts = requests.prompt_tokens + requests.output_tokens
+    return view.model.seconds(
+        new_tokens=num_decodes,
+        num_decodes=num_decodes,
+        decode_context_tokens=num_decodes * float(contexts.sum()) / max(len(requests), 1),
+    )
+
+
+def _shortest_s(view: StepView) -> float:
+    """Seconds of the shortest candidate."""
+    return SHORTEST_FACTOR * (view.model.base_s + view.model.token_s)
 
 
 def _full_step_s(view: StepView) -> float:

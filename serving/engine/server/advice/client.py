@@ -15,6 +15,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
@@ -46,6 +47,13 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 logger = logging.getLogger("orchestrate")
 
 
+class _Event(NamedTuple):
+    """An arrival or an end, numbered in the order in which they happened."""
+
+    number: int
+    line: bytes
+
+
 class AnalyzerClient:
     """Starts the analyzer, talks to it, and starts it again; belongs to one event loop.
 
@@ -63,10 +71,12 @@ class AnalyzerClient:
         self._command = command
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
-        self._calls: OrderedDict[str, list[bytes]] = OrderedDict()  # those not recorded yet
+        self._calls: OrderedDict[str, list[_Event]] = OrderedDict()  # those not recorded yet
+        self._num_events = 0
         self._open: dict[str, asyncio.Future[Mapping[str, TagValue]]] = {}
         self._is_late = False
         self._has_begun = False
+        self._is_told = False  # it knows all events so far
         self._asked_s: float | None = None  # the first arrival since its last message
         self._task: asyncio.Task[None] | None = None
         self._up = Gauge(
@@ -99,11 +109,11 @@ class AnalyzerClient:
 
     def arrived(self, arrival: Arrival) -> None:
         """Report an arrival; `advice` gives the answer."""
-        line = encode(arrival)
-        self._calls[arrival.call] = [line]
+        event = self._event(encode(arrival))
+        self._calls[arrival.call] = [event]
         if len(self._calls) > MAX_CALLS:
             self._calls.popitem(last=False)
-        if self._write(line):
+        if self._write(event):
             answer: asyncio.Future[Mapping[str, TagValue]] = asyncio.Future()
             self._open[arrival.call] = answer
             self._asked_s = self._asked_s or self._clock()
@@ -130,22 +140,44 @@ class AnalyzerClient:
 
     def ended(self, ended: Ended) -> None:
         """Report the end of a call that was reported as arrived."""
-        lines = self._calls.get(ended.call)
-        if lines is None or len(lines) > 1:
+        events = self._calls.get(ended.call)
+        if events is None or len(events) > 1:
             return
-        lines.append(encode(ended))
+        events.append(self._event(encode(ended)))
         self._open.pop(ended.call, None)
-        self._write(lines[-1])
+        self._write(events[-1])
 
-    def _write(self, line: bytes) -> bool:
+    def _event(self, line: bytes) -> _Event:
+        self._num_events += 1
+        return _Event(self._num_events, line)
+
+    def _write(self, event: _Event) -> bool:
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
+            return False
+        if not self._is_told:  # `_tell` comes to it
             return False
         if process.stdin.transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             self._kill()  # it reads nothing; the next one is told all of it
             return False
-        process.stdin.write(line)
+        process.stdin.write(event.line)
         return True
+
+    async def _tell(self, process: asyncio.subprocess.Process) -> None:
+        """Report what is not recorded, in the order in which it happened, as fast as it reads."""
+        assert process.stdin is not None
+        told = 0
+        with contextlib.suppress(ConnectionError):
+            while events := self._events_after(told):
+                for event in events:
+                    process.stdin.write(event.line)
+                    await process.stdin.drain()
+                told = events[-1].number
+            self._is_told = True
+
+    def _events_after(self, number: int) -> list[_Event]:
+        events = (event for events in self._calls.values() for event in events)
+        return sorted(event for event in events if event.number > number)
 
     async def _keep_running(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -155,7 +187,7 @@ class AnalyzerClient:
             self._deaths.inc()
             if self._clock() - began_s > LONGEST_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
-            if pause_s >= 4 * FIRST_PAUSE_S:
+            if self._has_begun and pause_s >= 4 * FIRST_PAUSE_S:
                 self._calls.clear()  # one of them may be what it dies of
             logger.warning(
                 "the analyzer ended (%s): requests go on without its predictions;"
@@ -180,11 +212,12 @@ class AnalyzerClient:
         except OSError as error:
             return str(error)
         self._process = process
-        self._has_begun, self._is_late = False, True
-        watching = asyncio.create_task(self._kill_when_hung())
+        self._has_begun, self._is_late, self._is_told = False, True, False
+        self._asked_s = self._clock()  # whether it is ready
+        tasks = [
+            asyncio.create_task(each) for each in (self._kill_when_hung(), self._tell(process))
+        ]
         try:
-            for line in [line for lines in self._calls.values() for line in lines]:
-                self._write(line)
             assert process.stdout is not None
             async for line in process.stdout:
                 self._take(line)
@@ -194,7 +227,8 @@ class AnalyzerClient:
         except ValueError as error:
             return str(error)
         finally:
-            watching.cancel()
+            for task in tasks:
+                task.cancel()
             self._process = None
             self._up.set(0)
             self._forget_open()

@@ -21,6 +21,9 @@ PIECE_TOKENS = 16
 SHAPE_CHARACTERS = 128
 """Characters of the instructions that count for the shape: later ones may be of the call alone."""
 
+MAX_NAME_CHARACTERS = 256
+"""Longer names of users, models and answers are sent as their hash."""
+
 _SYSTEM = frozenset({"system", "developer"})
 _SCHEMAS = ("response_format", "structured_outputs", "text")
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -47,27 +50,27 @@ def arrival_of(
 ) -> Arrival | None:
     """The arrival of a request; None of one that is not analyzed, such as one of several answers.
 
+    Beam search is not: the engine sees one request for each token.
+
     Args:
         user: of its key or its tags; "": the body's `user`.
         program, program_deadline_s, final_s: as its headers and tags say (`Arrival`).
     """
     prompt = _prompt_of(body)
     is_single = all(body.get(name) in (None, 1) for name in _MANY)
-    if prompt is None or not is_single or body.get("background"):
+    if prompt is None or not is_single or body.get("background") or body.get("use_beam_search"):
         return None
-    end_user = body.get("user")
-    end_user = end_user if isinstance(end_user, str) else ""
-    previous = body.get("previous_response_id")
+    end_user = _short(body.get("user"))
     limits = [_whole(body.get(name)) for name in _LIMITS]
     return Arrival(
         call=call,
         at_s=at_s,
-        model=str(body.get("model") or ""),
-        user=user or end_user,
+        model=_short(body.get("model")),
+        user=_short(user) or end_user,
         end_user=end_user,
         shape=_shape(body, prompt.instructions),
         links=tuple(_chain(prompt.pieces))[-MAX_LINKS:],
-        previous=previous if isinstance(previous, str) else "",
+        previous=_short(body.get("previous_response_id")),
         program=program,
         program_deadline_s=program_deadline_s,
         final_s=final_s,
@@ -155,6 +158,13 @@ def _chain(pieces: Iterable[str]) -> Iterable[str]:
 
 def _hash(text: str) -> str:
     return blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _short(name: object) -> str:
+    """A name of limited length; "" for anything but text."""
+    if not isinstance(name, str):
+        return ""
+    return name if len(name) <= MAX_NAME_CHARACTERS else _hash(name)
 
 
 def _whole(value: object) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
@@ -15,9 +16,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analyzer.__main__ import Process
 from orchestrator.analyzer.recording import application_of
+from orchestrator.settings import Settings
 from serving.analyzer.messages import Advice, Arrival, Recorded, decode, encode
 from serving.slo import TagValue
+from store.errors import StoreLocked
 from store.records import CallRecord, LengthSample, PatternRecord, RunRecord
 from store.session import open_store
 from tests.unit.orchestrator.analyzer.served_calls import arrival, ended
@@ -179,6 +183,30 @@ def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, errors = Analyzer(f"sqlite:///{tmp_path}/file/served.db").end()
     assert code == 1
-    assert errors.startswith("the analyzer cannot begin: ")
+    assert errors.startswith("the analyzer ended: ")
     assert "file/served.db" in errors
     assert "Traceback" not in errors
+
+
+async def test_what_the_store_does_not_take_is_recorded_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(analyzer_store=f"sqlite:///{tmp_path / 'served.db'}")
+    answers = io.BytesIO()
+    async with await open_store(settings.analyzer_store) as store:
+        process = Process(store, settings, answers)
+        for number in range(3):
+            process.take(encode(arrival(f"{number}", time.monotonic(), program=f"p{number}")))
+            process.take(encode(ended(f"{number}", time.monotonic())))
+
+        async def locked(*args: object, **options: object) -> bool:
+            raise StoreLocked(settings.analyzer_store, "another one writes")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("orchestrator.analyzer.__main__.record", locked)
+            with pytest.raises(StoreLocked):
+                await process.close()
+        await process.close()
+    recorded = [decode(line) for line in answers.getvalue().splitlines()]
+    calls = [each.calls for each in recorded if isinstance(each, Recorded)]
+    assert calls == [("0",), ("1",), ("2",)]

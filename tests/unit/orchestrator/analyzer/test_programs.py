@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.analyzer import programs as module
-from orchestrator.analyzer.programs import CLIENT, Latest, Programs
+from orchestrator.analyzer.programs import CLIENT, MAX_CALLS_BY_USER, Latest, Programs
 from tests.unit.orchestrator.analyzer.served_calls import arrival, ended
 
 
@@ -43,6 +43,19 @@ def test_a_prompt_of_two_programs_tells_nothing() -> None:
     of(programs, "a", 0, links=("1", "2"))
     assert of(programs, "b", 0, links=("1", "2")) == "b"
     assert of(programs, "c", 1, links=("1", "2", "3")) == "c"
+    assert of(programs, "d", 2, links=("1", "2")) == "d"
+    assert of(programs, "e", 3, links=("1", "2", "4")) == "e"
+
+
+def test_no_call_joins_a_program_of_another_user_or_a_prompt_of_another_model() -> None:
+    programs = Programs(idle_s=30)
+    of(programs, "a", 0, user="ann", end_user="customer", links=("1", "2"))
+    programs.ended(ended("a", 1, answer="resp_1_0"))
+    assert of(programs, "b", 2, user="bob", end_user="customer") == "b"
+    assert of(programs, "c", 2, user="bob", previous="resp_1") == "c"
+    assert of(programs, "d", 2, user="bob", links=("1", "2", "3")) == "d"
+    assert of(programs, "e", 2, user="ann", model="other", links=("1", "2", "3")) == "e"
+    assert of(programs, "f", 2, user="ann", links=("1", "2", "3")) == "a"
 
 
 def test_a_user_goes_on_with_the_last_program_unless_that_is_running() -> None:
@@ -52,6 +65,20 @@ def test_a_user_goes_on_with_the_last_program_unless_that_is_running() -> None:
     programs.ended(ended("b", 2))
     assert of(programs, "c", 3, end_user="ann") == "b"
     assert of(programs, "d", 3) == "d"
+
+
+def test_a_user_begins_a_new_program_after_the_deadline_or_many_calls() -> None:
+    programs = Programs(idle_s=30)
+    of(programs, "a", 0, end_user="ann", program_deadline_s=5.0)
+    programs.ended(ended("a", 1))
+    assert of(programs, "b", 5, end_user="ann", program_deadline_s=5.0) == "a"
+    programs.ended(ended("b", 6))
+    assert of(programs, "c", 7, end_user="ann", program_deadline_s=5.0) == "c"
+    ids = []
+    for number in range(MAX_CALLS_BY_USER + 1):
+        ids.append(of(programs, str(number), 8 + number, end_user="bob"))
+        programs.ended(ended(str(number), 8.5 + number))
+    assert ids == ["0"] * MAX_CALLS_BY_USER + [str(MAX_CALLS_BY_USER)]
 
 
 def test_a_call_waits_for_the_complete_answers_before_it() -> None:

@@ -125,6 +125,14 @@ def test_a_state_has_the_latest_users_only() -> None:
     assert names == [f"user {number}" for number in range(11, MAX_USERS + 10)] + ["user 0"]
 
 
+def test_of_many_users_with_open_requests_the_latest_are_in_a_state() -> None:
+    users = UserStatistics()
+    for number in range(MAX_USERS + 10):
+        users.open(f"user {number}", 0.01 * number)
+    names = [each.name for each in users.state(10.0).names]
+    assert names == [f"user {number}" for number in range(10, MAX_USERS + 10)]
+
+
 def test_restored_users_are_forgotten_in_the_order_of_their_last_request() -> None:
     before, after = UserStatistics(), UserStatistics()
     for number in range(3):

@@ -84,12 +84,12 @@ def test_blocks_admit_the_same_programs_as_a_test_of_each_one(
     expected_density = np.sort(random.integers(1, 20, num_expected))[::-1].astype(np.float64)
     by = np.cumsum(random.integers(0, 40, (num_expected + 1, len(HORIZONS_S))), axis=0) / 8.0
     expected = expecting(expected_density, by)
-    chosen = np.flatnonzero(admit(curves, density, expected, utilisation=0.5))
+    chosen = np.flatnonzero(admit(curves, density, expected, utilisation=0.5)[0])
     assert chosen.tolist() == admitted_one_by_one(curves, density, expected, 0.5)
 
 
 def admitted(curves: DemandCurves, *density: float, utilisation: float = 1.0) -> list[bool]:
-    chosen = admit(curves, np.array(density), NOTHING_EXPECTED, utilisation=utilisation)
+    chosen, _ = admit(curves, np.array(density), NOTHING_EXPECTED, utilisation=utilisation)
     flags: list[bool] = chosen.tolist()
     return flags
 
@@ -114,7 +114,7 @@ def test_time_is_reserved_for_better_work_that_is_still_to_arrive() -> None:
     by = np.zeros((2, len(HORIZONS_S)))
     by[1, HORIZONS_S > 9.0] = 7.0
     better = expecting(np.array([2.0]), by)
-    chosen = admit(curves, np.array([5.0, 1.0]), better, utilisation=1.0)
+    chosen, _ = admit(curves, np.array([5.0, 1.0]), better, utilisation=1.0)
     assert chosen.tolist() == [True, False]
 
 

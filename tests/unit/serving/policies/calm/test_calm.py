@@ -50,6 +50,17 @@ def test_a_plan_holds_for_at_most_a_quarter_of_the_shortest_ttft_of_recent_strea
     assert plan.least_steps == least_steps
 
 
+@pytest.mark.parametrize(("shortest_s", "least_steps"), [(0.65, 3), (0.5, 2), (0.01, HELD_STEPS)])
+def test_a_plan_holds_for_at_most_a_quarter_of_the_shortest_deadline_that_can_be_met(
+    shortest_s: float, least_steps: int
+) -> None:
+    arrivals = [
+        request(f"{s}", slo=deadline(s), arrival_s=90.0, max_tokens=4) for s in (shortest_s, 20.0)
+    ]
+    view = beside_streams([])._replace(now_s=100.0, arrivals=Requests.of(arrivals))
+    assert calm(view, pace=0.05).least_steps == least_steps
+
+
 def beside_streams(ttfts_s: list[float]) -> StepView:
     """One request after the arrival of streams with these TTFTs, and of one with a deadline."""
     streams = [request(f"{n}", slo=latency(s, 10.0)) for n, s in enumerate(ttfts_s)]

@@ -16,6 +16,7 @@ from serving.policies.calm.step_duration import (
     PLANNING_MARGIN,
     SHORTEST_FACTOR,
     StepDuration,
+    affordable_duration,
     backlog_duration,
     best_duration,
     fullest_batch_s,
@@ -166,6 +167,32 @@ def test_unlimited_steps_take_the_time_to_compute_what_arrives_meanwhile() -> No
     }
 
 
+@pytest.mark.parametrize(
+    ("num_present", "steps_s"),
+    [(1, 0.0102), (40, 0.018), (200, 0.05)],
+    ids=["one", "all have a slot", "more than have a slot"],
+)
+def test_a_step_lasts_at_least_as_long_as_the_decodes_that_are_present(
+    num_present: int, steps_s: float
+) -> None:
+    """Hardly anything arrived, but 0.2 ms a decode add up, of at most 200 with a slot."""
+    model = MODEL._replace(sequence_s=1e-4, context_s=0.0)
+    answers = [running(f"{n}", slo=deadline(1e4), max_tokens=100) for n in range(num_present)]
+    view = step(*answers, model=model, step_tokens=2000, slots=200, arrivals_s=1e9)
+    view = view._replace(arrivals=view.requests)
+    programs = arrived_programs(view)
+    duration = best_duration(
+        view, view.arrivals, programs, np.ones(num_present), utilisation=UTILISATION
+    )
+    assert duration.expected_s == pytest.approx(steps_s)
+
+
+def test_short_calls_have_time_for_the_step_in_progress_too() -> None:
+    """Ten tokens take 7.5 of the longest steps by PLANNING_MARGIN, and the wait one more."""
+    step_s = duration_after(deadline(0.85), copies=1000, max_tokens=10).step_s
+    assert 0.8 * 0.85 < step_s * (PLANNING_MARGIN * 10 + 1) <= 0.85
+
+
 def saving(*left_s: float, lost_per_s: float) -> float:
     """Step duration for answers with 100 remaining tokens and these times left."""
     answers = [
@@ -186,8 +213,9 @@ def saving_among(*answers: RequestView, value: float = 1.0, lost_per_s: float = 
     """Step duration for these answers, if steps of 0.1 s were chosen before."""
     view = step(*answers, model=MODEL, step_tokens=2000)
     programs = present_programs(view, calls_of(view.requests, view.model))
-    chosen = step_duration_of(view, 0.1)._replace(value_per_s=lost_per_s / LOST_TIME_COST)
-    return saving_duration(view, chosen, programs, np.full(len(answers), value)).step_s
+    values = np.full(len(answers), value)
+    demand_s = values * LOST_TIME_COST / lost_per_s
+    return saving_duration(view, step_duration_of(view, 0.1), programs, values, demand_s).step_s
 
 
 def test_programs_that_are_behind_are_saved_by_shorter_steps() -> None:
@@ -222,6 +250,16 @@ def test_steps_are_not_shortened_for_a_program_that_costs_more_than_its_value() 
     assert saving(2.0, 9.9, lost_per_s=1.3) == pytest.approx(BEARABLE_SHARE * 0.099)
 
 
+def test_a_program_without_value_makes_lost_time_no_cheaper() -> None:
+    ends_s = (2.0, 1e4)
+    answers = [running(f"{s}", slo=deadline(s), output_tokens=100, max_tokens=200) for s in ends_s]
+    view = step(*answers, model=MODEL, step_tokens=2000)
+    programs = present_programs(view, calls_of(view.requests, view.model))
+    chosen, value = step_duration_of(view, 0.1), np.array([1.0, 0.0])
+    demand_s = np.array([LOST_TIME_COST / 1.10, 1e3])
+    assert saving_duration(view, chosen, programs, value, demand_s) == chosen
+
+
 def test_steps_short_enough_for_one_program_save_all_that_are_less_behind() -> None:
     """The second program adds only the difference to the first one's steps, during its 2 s."""
     assert saving(8.0, 2.0, lost_per_s=1.19) == pytest.approx(BEARABLE_SHARE * 0.02)
@@ -241,13 +279,14 @@ def beside_a_backlog(
     answers = [running(f"{n}", slo=slo, max_tokens=100) for n, slo in enumerate(slos)]
     view = step(*answers, model=MODEL, step_tokens=2000)
     programs = present_programs(view, calls_of(view.requests, view.model))
-    no_limit = step_duration_of(view, 1.0)._replace(affordable_s=affordable_s)
+    no_limit = step_duration_of(view, 1.0)
     assert not no_limit.is_limited
     return backlog_duration(
         view,
         no_limit,
         programs,
         np.ones(len(answers), dtype=bool),
+        affordable_s=affordable_s,
         backlog_s=backlog_s,
         due_s=view.requests.tbt_s[programs.first] + ahead_s,
         num_steps=10,
@@ -291,13 +330,11 @@ def test_an_answer_limits_steps_if_a_backlog_would_make_it_late(
         assert duration.step_s == pytest.approx(BEARABLE_SHARE * limit_s)
 
 
-def test_the_affordable_duration_leaves_just_enough_time_for_the_arrivals() -> None:
-    """20 calls demand 2.198 of 8.5 s; the rest of each step may be fixed cost."""
-    assert duration_after(deadline(1e4), copies=20).affordable_s == pytest.approx(
-        0.01 / (1 - 2.198 / 8.5)
-    )
-    assert duration_after(deadline(1e4), copies=100).affordable_s == np.inf
-    assert duration_after().affordable_s == pytest.approx(SHORTEST_FACTOR * 0.0101)
+def test_the_affordable_duration_leaves_just_the_share_that_is_needed() -> None:
+    view = step(model=MODEL, step_tokens=2000)
+    assert affordable_duration(view, 0.75) == pytest.approx(0.04)
+    assert affordable_duration(view, 0.0) == pytest.approx(SHORTEST_FACTOR * 0.0101)
+    assert affordable_duration(view, 1.0) == affordable_duration(view, 1.5) == np.inf
 
 
 def test_a_step_model_of_zeros_does_not_shorten_steps() -> None:
@@ -305,7 +342,7 @@ def test_a_step_model_of_zeros_does_not_shorten_steps() -> None:
     view = step(late, model=StepModel(0.0, 0.0, 0.0, 0.0), token_s=0.0)
     programs = present_programs(view, calls_of(view.requests, view.model))
     chosen = step_duration_of(view, 0.1)
-    assert saving_duration(view, chosen, programs, np.ones(1)) == chosen
+    assert saving_duration(view, chosen, programs, np.ones(1), np.ones(1)) == chosen
 
 
 def test_a_step_model_of_zeros_does_not_limit_steps() -> None:

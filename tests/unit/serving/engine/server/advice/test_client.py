@@ -152,3 +152,25 @@ def test_the_calls_of_an_absent_process_are_limited() -> None:
     for number in range(MAX_CALLS + 10):
         client.arrived(Arrival(call=str(number), at_s=0.0, model="m"))
     assert len(client._calls) == MAX_CALLS
+
+
+async def test_a_new_process_is_told_everything_in_order_however_slowly_it_reads(
+    tmp_path: Path,
+) -> None:
+    beside = Beside(tmp_path)
+    slow = ANALYZER.replace("for line in", "time.sleep(1)\nfor line in")
+    beside.registry = CollectorRegistry()
+    command = [sys.executable, "-c", slow, str(beside.log)]
+    beside.client = AnalyzerClient(command, registry=beside.registry)
+    for number in range(0, 1200, 2):  # two at once, more than _MAX_UNREAD_BYTES together
+        for call in (str(number), str(number + 1)):
+            beside.client.arrived(Arrival(call=call, at_s=0.0, model="m", words="x" * 1200))
+        for call in (str(number), str(number + 1)):
+            beside.client.ended(Ended(call=call, at_s=1.0))
+    beside.client.start()
+    await beside.until(lambda: beside.log.exists() and "ended 1199" in beside.log.read_text())
+    lines = beside.log.read_text().splitlines()
+    assert lines[:4] == ["arrival 0", "arrival 1", "ended 0", "ended 1"]
+    assert len(lines) == 2400
+    assert beside.value("analyzer_deaths_total") == 0
+    await beside.client.close()

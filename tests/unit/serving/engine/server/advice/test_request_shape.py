@@ -117,3 +117,17 @@ def test_odd_bodies_are_described_and_left_for_vllm_to_refuse(body: dict[str, An
 def test_no_text_leaves_the_server() -> None:
     arrival = described(messages=[SYSTEM, {"role": "user", "content": "the secret"}])
     assert "secret" not in repr(arrival)
+
+
+def test_long_names_are_sent_as_their_hash() -> None:
+    name = "x" * 700_000
+    long = described(messages=[QUESTION], user=name, previous_response_id=name)
+    assert long.user == long.end_user == long.previous == described(prompt="p", user=name).user
+    assert len(long.user) == 16
+    assert described(prompt="p", user=name + "y").user != long.user
+    assert described(prompt="p", user="x" * 256).user == "x" * 256
+
+
+def test_beam_search_is_not_analyzed() -> None:
+    body = {"model": "m", "prompt": "p", "use_beam_search": True}
+    assert arrival_of(body, call="c", at_s=1.0) is None
