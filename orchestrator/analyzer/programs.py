@@ -180,10 +180,10 @@ class Programs:
         self._idle_s = idle_s
         self._open: dict[str, Program] = {}  # by id
         # To ids of programs, open or not; all are of one user.
-        self._by_name: Latest = Latest(MAX_PROGRAMS)
-        self._by_end_user: Latest = Latest(MAX_PROGRAMS)
-        self._by_answer: Latest = Latest(MAX_LINKS)
-        self._by_link: Latest = Latest(MAX_LINKS)
+        self._by_name = Latest(MAX_PROGRAMS)
+        self._by_end_user = Latest(MAX_PROGRAMS)
+        self._by_answer = Latest(MAX_LINKS)
+        self._by_link = Latest(MAX_LINKS)
         self._running: dict[str, tuple[Program, ServedCall]] = {}  # by call
 
     def arrived(self, arrival: Arrival) -> tuple[Program, ServedCall]:

@@ -15,6 +15,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
@@ -176,7 +177,7 @@ class AnalyzerClient:
             self._is_told = True
 
     def _events_after(self, number: int) -> list[_Event]:
-        events = (event for events in self._calls.values() for event in events)
+        events = chain.from_iterable(self._calls.values())
         return sorted(event for event in events if event.number > number)
 
     async def _keep_running(self) -> None:
