@@ -92,7 +92,7 @@ class FloodExperiment:
             virtual_engine(self.config, self.policy, load.programs, clock),
             clock,
             self.config.step_time(clock, seed=self.seed),
-            predictions=self.config.predictions_of(self.seed),
+            predictor=self.config.predictions_of(self.seed),
             until_s=load.decided_s,
         )
         others, flooder = (

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.command import parser_of, positive, print_result, say
 from serving.policies.table import POLICIES, PolicySpec
-from serving.sim.programs.call_slos import Predictions, slo_of
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program, StageCall
 from serving.sim.workloads.workloads import generate
@@ -141,7 +141,7 @@ class RequestPool:
                 f"{number:07}",
                 prompt=[1000] * call.call.prompt_tokens,
                 output_tokens=call.call.output_tokens,
-                slo=slo_of(arriving, call, now_s[0], self._predictions),
+                slo=self._predictions.slo_of(arriving, call, now_s[0]),
                 max_tokens=self._predictions.max_tokens,
             )
             self.num_open += 1

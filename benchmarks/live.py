@@ -184,7 +184,7 @@ def _measure(experiment: Experiment, engine: LiveEngine) -> Measured:
         load.programs,
         engine,
         policy=experiment.policy,
-        predictions=config.predictions_of(experiment.seed),
+        predictor=config.predictions_of(experiment.seed),
         until_s=load.decided_s,
     )
     after_s = core_wait_s()

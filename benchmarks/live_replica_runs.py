@@ -135,7 +135,7 @@ def measure(
                 load.programs,
                 engine,
                 policy=experiment.policy,
-                predictions=config.predictions_of(experiment.seed),
+                predictor=config.predictions_of(experiment.seed),
                 until_s=load.decided_s,
             )
             after_s = _core_wait_s()
@@ -208,7 +208,7 @@ def simulate(
         load.programs,
         replicas,
         router.build(),
-        predictions=config.predictions_of(experiment.seed),
+        predictor=config.predictions_of(experiment.seed),
         until_s=load.decided_s,
     )
     return report_of(load, result.replay), max(result.calls.values()) / sum(result.calls.values())

@@ -87,7 +87,7 @@ class LooseExperiment:
             ),
             clock,
             self.config.step_time(clock, seed=self.seed),
-            predictions=(
+            predictor=(
                 self.config.predictions_of(self.seed)
                 if self.is_tagged
                 else self.config.no_predictions

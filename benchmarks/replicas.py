@@ -175,7 +175,7 @@ def simulate(config: ReplicaConfig, cell: Cell) -> Figures:
     )
     router = router_of(cell.router if cell.replicas > 1 else ROUTERS[0]).build()
     result = run_fleet(
-        load.programs, replicas, router, predictions=predictions, until_s=load.decided_s
+        load.programs, replicas, router, predictor=predictions, until_s=load.decided_s
     )
     return _figures(load, result)
 

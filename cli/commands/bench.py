@@ -17,6 +17,8 @@ EPILOG = (
     "Set a policy's parameters: orchestrate bench --policy fcfs --policy 'fcfs:batch=96'\n\n"
     "Replay a trace: orchestrate bench --trace requests.csv --arrivals burst --json\n\n"
     "Run many kinds of work: orchestrate bench --suite --only tiny,chat --window-s 60\n\n"
+    "Learn predictions from 25 programs first: orchestrate bench agentic --predictions learned "
+    "--learned-runs 25\n\n"
     "Draw a chart: orchestrate bench --loads 0.7,1,1.5,2 --plot goodput.png\n\n"
     "Simulated results are cached (in ORCHESTRATE_CACHE) until the code changes, so an "
     "interrupted comparison continues where it stopped."
@@ -38,7 +40,9 @@ def bench(
     trace: bench_options.Traces = None,
     arrivals: bench_options.Arrivals = None,
     slo_scale: bench_options.SloScale = 1.0,
-    predictions: bench_options.Predictions = "learned",
+    predictions: bench_options.Predictions = "noisy",
+    learned_runs: bench_options.LearnedRuns = None,
+    learn_from: bench_options.LearnFrom = None,
     length_bias: bench_options.LengthBias = 1.0,
     future_bias: bench_options.FutureBias = 1.0,
     machine: bench_options.Machine = None,
@@ -88,6 +92,9 @@ def bench(
             predictions=predictions,
             length_bias=length_bias,
             future_bias=future_bias,
+            first_period=bench_request.first_period_of(
+                predictions, learned_runs, learn_from, live=live is not None
+            ),
             slots=slots,
             step_tokens=bench_request.step_tokens_of(step_tokens, slots=slots),
             prefix_caching=prefix_caching,

@@ -130,9 +130,30 @@ Predictions = Annotated[
     str,
     typer.Option(
         "--predictions",
-        metavar="learned|oracle|none",
-        help="Predictions that policies get of answer lengths and remaining work: with errors like "
-        "the learned ones, exact, or none.",
+        metavar="noisy|learned|oracle|none",
+        help="Predictions that policies get of answer lengths and remaining work: the truth with "
+        "an error; learned from other programs, as in production; the truth; or none.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
+LearnedRuns = Annotated[
+    int | None,
+    typer.Option(
+        "--learned-runs",
+        metavar="N",
+        help="With --predictions learned: number of programs that are recorded and learned from "
+        "before. Default: 100.",
+        show_default=False,
+        rich_help_panel=_PROGRAMS,
+    ),
+]
+LearnFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--learn-from",
+        metavar="FILE",
+        help="With --predictions learned and --trace: another trace, whose programs are learned "
+        "from.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -141,7 +162,7 @@ LengthBias = Annotated[
     typer.Option(
         "--length-bias",
         metavar="X",
-        help="Multiply every learned answer length, to test wrong predictions.",
+        help="Multiply every noisy answer length, to test wrong predictions.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -150,7 +171,7 @@ FutureBias = Annotated[
     typer.Option(
         "--future-bias",
         metavar="X",
-        help="Multiply the learned remaining work of programs, to test wrong predictions.",
+        help="Multiply the noisy remaining work of programs, to test wrong predictions.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

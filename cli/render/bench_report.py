@@ -47,6 +47,7 @@ def document_of(comparison: Comparison) -> dict[str, Any]:
         "arrivals": config.named_arrivals,
         "slo_scale": config.slo_scale,
         "predictions": config.predictions,
+        "learned_runs": None if config.first_period is None else config.first_period.num_runs,
         "length_bias": config.length_bias,
         "future_bias": config.future_bias,
         "trace": config.source.file_name,
@@ -103,7 +104,10 @@ def predictions_and_scale(config: ExperimentConfig) -> str:
     scale = f", SLO times multiplied by {config.slo_scale:g}" if config.slo_scale != 1 else ""
     biases = {"lengths": config.length_bias, "remaining work": config.future_bias}
     bias = "".join(f", {name} multiplied by {by:g}" for name, by in biases.items() if by != 1)
-    return f"{config.predictions} predictions{bias}{scale}"
+    kind = f"{config.predictions} predictions"
+    if config.first_period is not None:
+        kind = f"predictions learned from {config.first_period.num_runs:,} programs"
+    return f"{kind}{bias}{scale}"
 
 
 def empty_windows(comparison: Comparison) -> list[str]:

@@ -13,7 +13,11 @@ from serving.engine.setup.config import RANDOM_MODEL
 from serving.parameters import Parameter
 from serving.policies.table import DEFAULT_POLICY, POLICIES, PolicySpec
 from serving.references import is_reference
-from serving.sim.compare.experiment_config import DEFAULT_WINDOW_S
+from serving.sim.compare.experiment_config import (
+    DEFAULT_WINDOW_S,
+    FIRST_PERIOD_RUNS,
+    FirstPeriod,
+)
 from serving.sim.compare.seeds import MAX_SEEDS, check_seeds
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.workloads.load_generator import Source
@@ -137,6 +141,31 @@ def window_of(window_s: float | None, *, live: bool) -> float:
     if window_s is not None:
         return window_s
     return DEFAULT_LIVE_WINDOW_S if live else DEFAULT_WINDOW_S
+
+
+def first_period_of(
+    predictions: str, num_runs: int | None, learn_from: Path | None, *, live: bool
+) -> FirstPeriod | None:
+    """What is learned from before each run; None unless predictions are learned.
+
+    Raises:
+        BadInput: an option has no effect, or the engine is not simulated.
+        InvalidWorkload, TraceMissing, BadTrace: num_runs is out of range, or no readable trace.
+    """
+    if predictions != "learned":
+        for option, value in (("--learned-runs", num_runs), ("--learn-from", learn_from)):
+            if value is not None:
+                raise BadInput(f"{option} {value}: add --predictions learned, or leave it out")
+        return None
+    if live:
+        raise BadInput("--predictions learned: leave out --engine vllm, or use --predictions noisy")
+    from orchestrator.learning.simulated_learning import SimulatedLearning
+
+    return FirstPeriod(
+        learning=SimulatedLearning(),
+        num_runs=FIRST_PERIOD_RUNS if num_runs is None else num_runs,
+        source=None if learn_from is None else Source.file(learn_from),
+    )
 
 
 def step_tokens_of(step_tokens: int | None, *, slots: int) -> int:

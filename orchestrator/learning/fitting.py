@@ -93,9 +93,7 @@ async def fit_application(
     recorded = PatternLibrary(await asyncio.to_thread(readable_patterns, records))
     recent = recorded.evicted(now.timestamp(), capacity=capacity)
     progress(f"{application}: kernel and clusters")
-    library, library_bytes = await asyncio.to_thread(
-        _compacted, recent, budget_bytes, by_silhouette
-    )
+    library, library_bytes = await asyncio.to_thread(compacted, recent, budget_bytes, by_silhouette)
     samples = await asyncio.to_thread(length_samples, calls)
     has_enough_calls = len(samples) >= MIN_CALLS
     if has_enough_calls:
@@ -138,7 +136,7 @@ def _weights(library: PatternLibrary, unreadable: Collection[PatternRecord]) -> 
     return weights | {pattern.key: pattern.weight for pattern in library.patterns}
 
 
-def _compacted(
+def compacted(
     library: PatternLibrary, budget_bytes: int, by_silhouette: bool
 ) -> tuple[PatternLibrary, int]:
     """The library, fitted and reduced to its budget, and its size in bytes."""

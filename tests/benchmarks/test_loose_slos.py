@@ -17,7 +17,7 @@ from benchmarks.loose_slos import (
 )
 from serving.policies.table import PolicySpec
 from serving.sim.compare.experiment_config import ExperimentConfig
-from serving.sim.programs.call_slos import Predictions, slo_of
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.load_generator import Source
 from serving.sim.workloads.workloads import generate
@@ -50,7 +50,7 @@ def test_an_untagged_program_has_the_same_calls_and_no_tags() -> None:
             program.stages,
         )
         for call in plain.all_calls():
-            assert slo_of(plain, call, plain.arrival_s, Predictions()) == BEST_EFFORT
+            assert Predictions().slo_of(plain, call, plain.arrival_s) == BEST_EFFORT
 
 
 def test_loosening_multiplies_all_times_of_the_slo_and_nothing_else() -> None:

@@ -15,5 +15,5 @@ def slow_clustering(*_: Any) -> Any:
     time.sleep(300)
 
 
-fitting._compacted = slow_clustering
+fitting.compacted = slow_clustering
 main(["patterns", "fit"])

@@ -36,7 +36,7 @@ def test_all_entries_are_run_and_the_tables_fit_100_columns(
     assert lines[:4] == [
         f"suite of {len(SUITE)} workloads, simulated in virtual time: 600 s after 60 s of warm-up",
         "but long_agents 1200 s after 120 s, tiny 60 s after 6 s",
-        "seeds 10-11 (for reporting), learned predictions",
+        "seeds 10-11 (for reporting), noisy predictions",
         "machine a100-llama3-8b: A100-80GB, Llama-3-8B (32 layers, 8 KV heads, bf16), TP1",
     ]
     begin = lines.index("load 0.7x: edf")

@@ -47,7 +47,7 @@ def outcomes(engine: Any, programs: list[Program], *, until_s: float) -> dict[st
 
     scheduler.add_request = watch
     result = run_live(
-        programs, engine, policy=PolicySpec("edf"), predictions=PREDICTIONS, until_s=until_s
+        programs, engine, policy=PolicySpec("edf"), predictor=PREDICTIONS, until_s=until_s
     )
     scheduler.add_request = add_request
     return {

@@ -15,7 +15,7 @@ from store.patterns import Patterns
 
 POINTS = {
     "reading": (fitting, "readable_patterns"),
-    "clustering": (fitting, "_compacted"),
+    "clustering": (fitting, "compacted"),
     "lengths": (fitting, "fit"),
     "renaming": (os, "replace"),
     "library": (Patterns, "set_library"),

@@ -42,7 +42,7 @@ def outcomes(
         VirtualEngine(config, clock),
         clock,
         MACHINE.step_cost,
-        predictions=Predictions(lengths=LengthErrors(), futures=FutureErrors()),
+        predictor=Predictions(lengths=LengthErrors(), futures=FutureErrors()),
         until_s=until_s,
     )
     return list(run.programs)

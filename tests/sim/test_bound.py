@@ -56,7 +56,5 @@ def run(policy: str, programs: tuple[Program, ...], *, prefix_caching: bool = Fa
     config = VirtualConfig(policy=PolicySpec(policy), prefix_caching=prefix_caching)
     engine = VirtualEngine(config, clock)
     learned = Predictions(lengths=LengthErrors(), futures=FutureErrors())
-    replayed = replay(
-        programs, engine, clock, MACHINE.step_cost, predictions=learned, until_s=100.0
-    )
+    replayed = replay(programs, engine, clock, MACHINE.step_cost, predictor=learned, until_s=100.0)
     return summarise(replayed.programs, window_s=WINDOW_S)

@@ -40,7 +40,7 @@ def run(
         engine,
         clock,
         COST,
-        predictions=predictions,
+        predictor=predictions,
         until_s=until_s,
     )
     if not engine.has_work:

@@ -43,7 +43,7 @@ def run(
         clock = VirtualTime()
         engine = VirtualReplica(config, clock)
         replicas.append(Replica(f"{number:02d}", engine, clock, COST))
-    return run_fleet(programs, replicas, router.build(), predictions=LEARNED, until_s=UNTIL_S)
+    return run_fleet(programs, replicas, router.build(), predictor=LEARNED, until_s=UNTIL_S)
 
 
 def run_single_engine(programs: tuple[Program, ...], policy: str) -> Replay:
@@ -51,7 +51,7 @@ def run_single_engine(programs: tuple[Program, ...], policy: str) -> Replay:
 
     clock = VirtualTime()
     engine = VirtualEngine(VirtualConfig(policy=PolicySpec(policy), slots=SLOTS), clock)
-    return replay(programs, engine, clock, COST, predictions=LEARNED, until_s=UNTIL_S)
+    return replay(programs, engine, clock, COST, predictor=LEARNED, until_s=UNTIL_S)
 
 
 @pytest.mark.parametrize("router", ["round_robin", "power_of_k"])

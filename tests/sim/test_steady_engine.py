@@ -36,7 +36,7 @@ def run(
     clock = VirtualTime()
     config = VirtualConfig(policy=policy, **changes)
     engine = (SteadyEngine if steady else VirtualEngine)(config, clock)
-    done = replay(programs, engine, clock, COST, predictions=LEARNED, until_s=20.0)
+    done = replay(programs, engine, clock, COST, predictor=LEARNED, until_s=20.0)
     return done._replace(counters=replace(done.counters, schedule_ms_per_step=None))
 
 
@@ -86,6 +86,6 @@ def test_most_decodes_are_steady(busy: tuple[Program, ...]) -> None:
 
     clock = VirtualTime()
     engine = Counting(VirtualConfig(policy=PolicySpec("fcfs")), clock)
-    replay(busy, engine, clock, COST, predictions=LEARNED, until_s=20.0)
+    replay(busy, engine, clock, COST, predictor=LEARNED, until_s=20.0)
     # Of the 16 decodes of a block one needs a new block.
     assert engine.num_steady > 0.9 * engine.num_decodes

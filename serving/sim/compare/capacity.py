@@ -52,7 +52,7 @@ class CapacityExperiment:
             StoppingEngine(engine, drained),
             clock,
             self.config.machine.step_cost,
-            predictions=self.config.no_predictions,
+            predictor=self.config.no_predictions,
             until_s=float("inf"),
         )
         assert drained.reached_s is not None, "nothing is dropped, so all tokens are computed"

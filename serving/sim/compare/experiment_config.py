@@ -21,6 +21,7 @@ from serving.sim.programs.predictions import (
     FutureErrors,
     LengthErrors,
 )
+from serving.sim.programs.predictor import Learning
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.arrivals import ARRIVALS
 from serving.sim.workloads.load_generator import (
@@ -29,6 +30,7 @@ from serving.sim.workloads.load_generator import (
     backlog,
     check_trace_timing,
     generate_load,
+    poisson_programs,
 )
 from serving.step_cost import MACHINES, Machine, StepTimeModel
 from serving.workload_errors import InvalidWorkload
@@ -38,7 +40,12 @@ MAX_SLO_SCALE = 1000.0
 MAX_UNSTEADINESS = 4.0
 DEFAULT_WINDOW_S = 600.0
 DEFAULT_WARMUP_S = 60.0
-PREDICTIONS = ("learned", "oracle", "none")
+PREDICTIONS = ("noisy", "learned", "oracle", "none")
+FIRST_PERIOD_RUNS = 100
+MAX_FIRST_PERIOD_RUNS = 100_000
+FIRST_PERIOD_LOAD = 0.7
+FIRST_PERIOD_SEED = 1_000_000
+"""Added to a run's seed for its first period, whose programs are others."""
 
 MAX_STEP_TOKENS = 1 << 20
 """More than any machine computes in a step; above it the bound would lose numerical precision."""
@@ -53,16 +60,47 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPeriod:
+    """Programs that are recorded and learned from before a run.
+
+    They arrive at FIRST_PERIOD_LOAD under fcfs, whatever the run's own load and policy, so that all
+    runs of a comparison know the same.
+
+    Attributes:
+        source: None: that of the run, which must be a generator.
+    Raises:
+        InvalidWorkload: num_runs is out of range.
+    """
+
+    learning: Learning
+    num_runs: int = FIRST_PERIOD_RUNS
+    source: Source | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_runs <= MAX_FIRST_PERIOD_RUNS:
+            reason = f"must be between 0 and {MAX_FIRST_PERIOD_RUNS:,}"
+            raise InvalidWorkload("first period, runs", self.num_runs, reason)
+
+    def key(self) -> dict[str, Any]:
+        """The part of the cache key; JSON-safe."""
+        return self.learning.key() | {
+            "num_runs": self.num_runs,
+            "source": None if self.source is None else self.source.key(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentConfig:
     """The configuration that all experiments of a comparison share.
 
     Attributes:
         warmup_s, window_s: programs that arrive within the window, after the warm-up, count.
         arrivals, slo_scale: as in `load_generator.generate_load`.
-        predictions: what schedulers see of the future: "learned" (with a stated error), "oracle"
-            (the truth) or "none".
-        length_bias, future_bias: factors on every learned length, and on every number of the
-            learned future work of a program; 1 unless predictions are "learned".
+        predictions: what schedulers see of the future: "noisy" (the truth with a stated error),
+            "learned" (from the programs of a first period), "oracle" (the truth) or "none".
+        length_bias, future_bias: factors on every noisy length, and on every number of the
+            noisy future work of a program; 1 unless predictions are "noisy".
+        first_period: of learned predictions; None with others.
         unsteadiness: how much the machine's speed varies: 0 not at all, 1 about as on a machine
             that is shared with others. Capacities and bounds are those of the steady machine, which
             an unsteady one may exceed for a while.
@@ -80,9 +118,10 @@ class ExperimentConfig:
     warmup_s: float = DEFAULT_WARMUP_S
     arrivals: str | None = None
     slo_scale: float = 1.0
-    predictions: str = "learned"
+    predictions: str = "noisy"
     length_bias: float = 1.0
     future_bias: float = 1.0
+    first_period: FirstPeriod | None = None
     unsteadiness: float = 0.0
     slots: int = 256
     step_tokens: int = 2048
@@ -120,9 +159,15 @@ class ExperimentConfig:
             reason = f"unknown; known: {', '.join(PREDICTIONS)}"
             raise InvalidWorkload("predictions", self.predictions, reason)
         for name in ("length_bias", "future_bias"):
-            if getattr(self, name) != 1.0 and self.predictions != "learned":
+            if getattr(self, name) != 1.0 and self.predictions != "noisy":
                 reason = f"predictions of kind {self.predictions} have no bias"
                 raise InvalidWorkload(name, getattr(self, name), reason)
+        if (self.predictions == "learned") != (self.first_period is not None):
+            reason = "only learned predictions have a first period, and all of them have one"
+            raise InvalidWorkload("predictions", self.predictions, reason)
+        if self.first_period and not self.first_period.source and self.source.trace:
+            reason = "its own programs cannot be learned from: give another file with --learn-from"
+            raise InvalidWorkload("trace", self.source.file_name, reason)
         LengthErrors(bias=self.length_bias)
         FutureErrors(bias=self.future_bias)
 
@@ -136,11 +181,11 @@ class ExperimentConfig:
         return self.arrivals or (own if own != "poisson" else None)
 
     def predictions_of(self, seed: int) -> Predictions:
-        """The predictions that schedulers see; the errors of two seeds are independent."""
+        """What schedulers see if nothing is learned; the errors of two seeds are independent."""
         predictions = self.no_predictions
         if self.predictions == "oracle":
             return replace(predictions, lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
-        if self.predictions == "learned":
+        if self.predictions == "noisy":
             lengths = LengthErrors(bias=self.length_bias, seed=seed)
             futures = FutureErrors(bias=self.future_bias, seed=seed)
             return replace(predictions, lengths=lengths, futures=futures)
@@ -207,6 +252,21 @@ class ExperimentConfig:
         limit = self.scaling.settings.most_call_tokens
         return scaled(programs, self.scaling.scale, most_call_tokens=limit)
 
+    def first_programs(self, *, rate_per_s: float, seed: int) -> tuple[Program, ...]:
+        """The programs of a run's first period."""
+        assert self.first_period is not None, "predictions are learned"
+        programs = poisson_programs(
+            self.first_period.source or self.source,
+            num_programs=self.first_period.num_runs,
+            rate_per_s=rate_per_s * self._time_scale,
+            seed=FIRST_PERIOD_SEED + seed,
+            slo_scale=self.slo_scale,
+        )
+        if self.scaling is None:
+            return programs
+        limit = self.scaling.settings.most_call_tokens
+        return scaled(programs, self.scaling.scale, most_call_tokens=limit)
+
     def machine_key(self) -> dict[str, Any]:
         """The part of the cache key that capacities depend on; JSON-safe."""
         return {
@@ -233,6 +293,7 @@ class ExperimentConfig:
             "predictions": self.predictions,
             "length_bias": self.length_bias,
             "future_bias": self.future_bias,
+            "first_period": None if self.first_period is None else self.first_period.key(),
             "unsteadiness": self.unsteadiness,
         }
 

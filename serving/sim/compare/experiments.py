@@ -5,16 +5,23 @@ An experiment has a cache key (`key`) and computes its result in any process (`r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.compare.experiment_config import (
+    FIRST_PERIOD_LOAD,
+    FIRST_PERIOD_SEED,
+    ExperimentConfig,
+)
 from serving.sim.drive.driver import Replay, VirtualTime, replay
 from serving.sim.drive.stepped import SteppedEngine
 from serving.sim.metrics.metrics import Report, summarise
 from serving.sim.metrics.outcome import outcome_of
+from serving.sim.programs.predictor import Predictor, Recorder
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.load_generator import GeneratedLoad
 from serving.workload_errors import InvalidWorkload
@@ -93,9 +100,33 @@ class Experiment:
             engine,
             clock,
             self.config.step_time(clock, seed=self.seed),
-            predictions=self.config.predictions_of(self.seed),
+            predictor=self._predictor(),
             until_s=load.decided_s,
         )
+
+    def _predictor(self) -> Predictor:
+        if self.config.first_period is None:
+            return self.config.predictions_of(self.seed)
+        rate_per_s = FIRST_PERIOD_LOAD * self.rate_per_s / self.load
+        return recorded_first_period(self.config, round(rate_per_s, 6), self.seed).learned()
+
+
+@lru_cache(maxsize=8)
+def recorded_first_period(config: ExperimentConfig, rate_per_s: float, seed: int) -> Recorder:
+    """The first period of a run, recorded: the same for all policies and loads."""
+    assert config.first_period is not None, "predictions are learned"
+    programs = config.first_programs(rate_per_s=rate_per_s, seed=seed)
+    recorder = config.first_period.learning.recorder(max_tokens=config.no_predictions.max_tokens)
+    clock = VirtualTime()
+    replay(
+        programs,
+        virtual_engine(config, PolicySpec("fcfs"), programs, clock),
+        clock,
+        config.step_time(clock, seed=FIRST_PERIOD_SEED + seed),
+        predictor=recorder,
+        until_s=math.inf,
+    )
+    return recorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

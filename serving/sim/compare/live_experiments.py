@@ -69,7 +69,7 @@ class LiveExperiment:
             load.programs,
             _engine(config.scaling.settings),
             policy=experiment.policy,
-            predictions=config.predictions_of(experiment.seed),
+            predictor=config.predictions_of(experiment.seed),
             until_s=load.decided_s,
         )
         return document_of(load, replayed)

@@ -14,7 +14,7 @@ from itertools import count
 
 from serving.goodput import CallOutcome, ProgramOutcome
 from serving.sim.drive.stepped import Ended, SteppedEngine
-from serving.sim.programs.call_slos import Predictions
+from serving.sim.programs.predictor import Predictor
 from serving.sim.programs.programs import Program, StageCall
 from serving.slo import Slo
 
@@ -50,7 +50,7 @@ class ActiveCall:
         """The program that it belongs to."""
         return self.owner.program
 
-    def submit_to(self, engine: SteppedEngine, *, slo: Slo, predictions: Predictions) -> None:
+    def submit_to(self, engine: SteppedEngine, *, slo: Slo, max_tokens: int) -> None:
         """Submit it to an engine."""
         self.submitted = True
         engine.submit(
@@ -58,7 +58,7 @@ class ActiveCall:
             prompt=self._prompt(),
             output_tokens=self.call.call.output_tokens,
             slo=slo,
-            max_tokens=predictions.max_tokens,
+            max_tokens=max_tokens,
         )
 
     def _prompt(self) -> list[int]:
@@ -92,9 +92,14 @@ class ActiveProgram:
 
 
 class ClosedLoop:
-    """The programs of one run: the next stage of each starts after the previous one has ended."""
+    """The programs of one run: the next stage of each starts after the previous one has ended.
 
-    def __init__(self, programs: Iterable[Program]) -> None:
+    Args:
+        predictor: is told of each call that ends.
+    """
+
+    def __init__(self, programs: Iterable[Program], predictor: Predictor) -> None:
+        self._predictor = predictor
         self._events: list[tuple[float, int, ActiveProgram]] = []
         self._order = count()
         self._calls: dict[str, ActiveCall] = {}
@@ -132,6 +137,7 @@ class ClosedLoop:
         active.num_open_calls -= 1
         if call.dropped:
             return self._end_dropped(active, now_s)
+        self._predictor.call_ended(active.program, call.call, began_s=call.due_s, now_s=now_s)
         if not active.num_open_calls:
             self._end_stage(active, now_s)
         return []

@@ -14,7 +14,8 @@ from serving.goodput import ProgramOutcome
 from serving.sim.drive.closed_loop import ClosedLoop
 from serving.sim.drive.stepped import SteppedEngine
 from serving.sim.metrics.metrics import EngineCounters
-from serving.sim.programs.call_slos import Predictions, slo_of
+from serving.sim.programs.call_slos import Predictions
+from serving.sim.programs.predictor import Predictor
 from serving.sim.programs.programs import Program
 from serving.step_cost import StepTimeModel
 
@@ -76,23 +77,23 @@ def replay(
     clock: VirtualTime,
     cost: StepTimeModel,
     *,
-    predictions: Predictions | None = None,
+    predictor: Predictor | None = None,
     until_s: float,
 ) -> Replay:
     """Run programs until all are done, or until a moment of virtual time.
 
     Args:
         engine: an idle engine that reads the same clock.
-        predictions: None: no predictions.
+        predictor: None: no predictions.
         until_s: programs that have not ended by then are reported with their progress so far.
     """
-    loop = ClosedLoop(programs)
+    predictor = predictor or Predictions()
+    loop = ClosedLoop(programs, predictor)
     stepper = Stepper(engine, clock, cost)
-    predictions = predictions or Predictions()
     while clock.now_s < until_s:
         for call in loop.due(clock.now_s):
-            slo = slo_of(call.program, call.call, clock.now_s, predictions)
-            call.submit_to(engine, slo=slo, predictions=predictions)
+            slo = predictor.slo_of(call.program, call.call, clock.now_s)
+            call.submit_to(engine, slo=slo, max_tokens=predictor.max_tokens)
         if engine.has_work:
             _step(loop, stepper)
         elif loop.next_s < float("inf"):

@@ -20,7 +20,8 @@ from serving.sim.drive.closed_loop import ActiveCall, ClosedLoop
 from serving.sim.drive.driver import Replay, counters_of
 from serving.sim.drive.replica import Replica
 from serving.sim.drive.stepped import Ended
-from serving.sim.programs.call_slos import Predictions, slo_of
+from serving.sim.programs.call_slos import Predictions
+from serving.sim.programs.predictor import Predictor
 from serving.sim.programs.programs import Program
 
 
@@ -47,13 +48,13 @@ class _Fleet:
         loop: ClosedLoop,
         replicas: Sequence[Replica],
         router: Router,
-        predictions: Predictions,
+        predictor: Predictor,
     ) -> None:
         self._loop = loop
         self._replicas = sorted(replicas, key=lambda each: each.name)
         self._by_name = {each.name: each for each in self._replicas}
         self._router = router
-        self._predictions = predictions
+        self._predictor = predictor
         self._copies: dict[str, tuple[Replica, ...]] = {}
         self._number = 0
         self.now_s = 0.0
@@ -105,12 +106,12 @@ class _Fleet:
 
     def _route(self, call: ActiveCall) -> None:
         tokens = call.call.call
-        slo = slo_of(call.program, call.call, self.now_s, self._predictions)
+        slo = self._predictor.slo_of(call.program, call.call, self.now_s)
         request = RoutedRequest(
             request_id=call.call_id,
             number=self._number,
             prompt_tokens=tokens.prompt_tokens,
-            max_tokens=self._predictions.max_tokens,
+            max_tokens=self._predictor.max_tokens,
             slo=slo,
             prefix=call.program.id if tokens.shared_prefix_tokens else "",
             prefix_tokens=tokens.shared_prefix_tokens,
@@ -134,11 +135,11 @@ class _Fleet:
         self, call: ActiveCall, replica: Replica, now_s: float, *, best_effort: bool
     ) -> None:
         """Submit at the engine's own time, from which its scheduler counts the SLO."""
-        slo = slo_of(call.program, call.call, now_s, self._predictions)
+        slo = self._predictor.slo_of(call.program, call.call, now_s)
         call.submit_to(
             replica.engine,
             slo=as_best_effort(slo) if best_effort else slo,
-            predictions=self._predictions,
+            max_tokens=self._predictor.max_tokens,
         )
 
     def _bind(self, request_id: str, winner: Replica) -> None:
@@ -171,7 +172,7 @@ def run_fleet(
     replicas: Sequence[Replica],
     router: Router,
     *,
-    predictions: Predictions | None = None,
+    predictor: Predictor | None = None,
     until_s: float,
 ) -> FleetReplay:
     """Run programs until all are done, or until a moment of virtual time.
@@ -183,8 +184,9 @@ def run_fleet(
     """
     assert replicas, "a fleet needs at least one replica"
     assert len({each.name for each in replicas}) == len(replicas), "names are unique"
-    loop = ClosedLoop(programs)
-    fleet = _Fleet(loop, replicas, router, predictions or Predictions())
+    predictor = predictor or Predictions()
+    loop = ClosedLoop(programs, predictor)
+    fleet = _Fleet(loop, replicas, router, predictor)
     fleet.run(until_s)
     counters = counters_of(each.stepper for each in replicas)
     return FleetReplay(

@@ -2,7 +2,7 @@
 
     with replaying_engine(settings) as engine:
         machine = measure_machine(engine, settings)
-        replayed = run_live(programs, engine, policy=..., predictions=..., until_s=...)
+        replayed = run_live(programs, engine, policy=..., predictor=..., until_s=...)
 
 The programs are those of an ExperimentConfig with a `scaling` that fits the workload to the
 engine's speed; an Experiment with the same config simulates the same run. All seconds are real.
@@ -19,7 +19,7 @@ from serving.sim.drive.driver import Replay
 from serving.sim.drive.live_driver import LiveEngine, replay_live
 from serving.sim.drive.live_machine import CALIBRATION_S, measured_machine
 from serving.sim.drive.live_scale import LiveSettings
-from serving.sim.programs.call_slos import Predictions
+from serving.sim.programs.predictor import Predictor
 from serving.sim.programs.programs import Program
 from serving.step_cost import Machine
 
@@ -67,16 +67,16 @@ def run_live(
     engine: LiveEngine,
     *,
     policy: PolicySpec,
-    predictions: Predictions,
+    predictor: Predictor,
     until_s: float,
 ) -> Replay:
     """Run programs on an idle engine, in real time: for until_s seconds, or until all are done.
 
     Args:
-        predictions: at the engine's own speed, as ExperimentConfig.predictions_of returns them.
+        predictor: at the engine's own speed, as ExperimentConfig.predictions_of returns them.
     Raises:
         ServingError: the engine failed.
     """
     return asyncio.run(
-        replay_live(programs, engine, policy=policy, predictions=predictions, until_s=until_s)
+        replay_live(programs, engine, policy=policy, predictor=predictor, until_s=until_s)
     )

@@ -21,7 +21,8 @@ from serving.policies.table import PolicySpec
 from serving.sim.drive.closed_loop import outcome_of
 from serving.sim.drive.driver import Replay
 from serving.sim.metrics.metrics import EngineCounters
-from serving.sim.programs.call_slos import Predictions, slo_of
+from serving.sim.programs.call_slos import Predictions
+from serving.sim.programs.predictor import Predictor
 from serving.sim.programs.programs import Program, StageCall
 from serving.step_cost import StepSample
 
@@ -98,7 +99,7 @@ async def replay_live(
     engine: LiveEngine,
     *,
     policy: PolicySpec,
-    predictions: Predictions | None = None,
+    predictor: Predictor | None = None,
     until_s: float,
 ) -> Replay:
     """Run programs on an idle engine until all are done, or for until_s seconds.
@@ -110,7 +111,7 @@ async def replay_live(
         ServingError: the engine failed. A call that its scheduler drops is an outcome instead.
     """
     await engine.reset(policy)
-    loop = _Loop(engine, (await engine.capacity()).vocabulary, predictions or Predictions())
+    loop = _Loop(engine, (await engine.capacity()).vocabulary, predictor or Predictions())
     active = [_ActiveProgram(program, number) for number, program in enumerate(programs)]
     await loop.run(active, until_s)
     counters = await engine.counters()
@@ -120,10 +121,10 @@ async def replay_live(
 class _Loop:
     """Runs programs as asyncio tasks; second 0 is the start of `run`."""
 
-    def __init__(self, engine: LiveEngine, vocabulary: int, predictions: Predictions) -> None:
+    def __init__(self, engine: LiveEngine, vocabulary: int, predictor: Predictor) -> None:
         self._engine = engine
         self._vocabulary = vocabulary
-        self._predictions = predictions
+        self._predictor = predictor
         self._began_s = 0.0
         self.ended_s = 0.0
 
@@ -174,19 +175,22 @@ class _Loop:
 
     async def _run_call(self, active: _ActiveProgram, index: int, call: _ActiveCall) -> None:
         true_tokens = call.call.call.output_tokens
-        assert true_tokens <= self._predictions.max_tokens, "an answer is at most max_tokens long"
+        assert true_tokens <= self._predictor.max_tokens, "an answer is at most max_tokens long"
         request = ForcedRequest(
             request_id=call.call.call_id,
             prompt="",
             prompt_token_ids=self._prompt(active.number, index, call.call),
             output_tokens=true_tokens,
-            max_tokens=self._predictions.max_tokens,
+            max_tokens=self._predictor.max_tokens,
             temperature=0.0,
-            slo=slo_of(active.program, call.call, call.submitted_s, self._predictions),
+            slo=self._predictor.slo_of(active.program, call.call, call.submitted_s),
         )
         async for _ in self._engine.stream(request):
             call.times_s.append(self._now_s())
         call.ended = True
+        self._predictor.call_ended(
+            active.program, call.call, began_s=call.submitted_s, now_s=self._now_s()
+        )
 
     def _prompt(self, number: int, index: int, call: StageCall) -> tuple[int, ...]:
         """Token ids; calls of a program have the same ids exactly in their shared prefix."""

@@ -54,7 +54,7 @@ async def measured_machine(
         lanes,
         engine,
         policy=PolicySpec("fcfs"),
-        predictions=Predictions(max_tokens=settings.most_call_tokens),
+        predictor=Predictions(max_tokens=settings.most_call_tokens),
         until_s=calibration_s,
     )
     samples = await engine.samples()

@@ -1,9 +1,10 @@
-"""The SLO and the predictions that each call of a program carries to the engine."""
+"""The SLO of each call of a program, with predictions that are the truth with an error."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from serving.length_sketch import LengthSketch
 from serving.sim.programs.lengths import DEFAULT_MAX_TOKENS
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program, StageCall
@@ -15,7 +16,7 @@ MIN_REMAINING_S = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """What the engine sees of each call besides its SLO.
+    """The truth with a stated error, or nothing: a Predictor that does not learn.
 
     Attributes:
         lengths, futures: None: no such predictions.
@@ -30,44 +31,59 @@ class Predictions:
     prefill_token_s: float = 0.00005
     max_tokens: int = DEFAULT_MAX_TOKENS
 
+    def slo_of(self, program: Program, call: StageCall, now_s: float) -> Slo:
+        """The SLO of one call.
 
-def slo_of(program: Program, call: StageCall, now_s: float, predictions: Predictions) -> Slo:
-    """The SLO of one call, as the orchestrator's runtime would set it.
-
-    A stage of a compound program gets an even share of the remaining time: remaining time / (1 +
-    predicted number of later stages).
-    """
-    length = None
-    if predictions.lengths is not None:
-        length = predictions.lengths.sketch(call.call_id, call.call.output_tokens)
-    own = Slo(length=length, weight=program.weight, user=program.user)
-    if program.kind is SloKind.BEST_EFFORT:
-        return own
-    if program.kind is SloKind.LATENCY:
-        return replace(own, kind=SloKind.LATENCY, ttft_s=program.ttft_s, tbt_s=program.tbt_s)
-    assert program.deadline_s is not None, "this kind has a deadline"
-    remaining_s = max(program.arrival_s + program.deadline_s - now_s, MIN_REMAINING_S)
-    if program.kind is SloKind.DEADLINE:
-        return replace(own, kind=SloKind.DEADLINE, deadline_s=remaining_s)
-    stage_calls = len(program.stages[call.stage].calls)
-    future = None
-    stages_left = 1.0
-    if predictions.futures is not None:
-        future = predictions.futures.future(
-            program,
-            call.stage,
-            token_s=predictions.token_s,
-            prefill_token_s=predictions.prefill_token_s,
+        A stage of a compound program gets an even share of the remaining time: remaining time / (1
+        + predicted number of later stages).
+        """
+        length = None
+        if self.lengths is not None:
+            length = self.lengths.sketch(call.call_id, call.call.output_tokens)
+        if program.kind is not SloKind.COMPOUND:
+            return single_call_slo(program, now_s, length)
+        future = None
+        stages_left = 1.0
+        if self.futures is not None:
+            future = self.futures.future(
+                program,
+                call.stage,
+                token_s=self.token_s,
+                prefill_token_s=self.prefill_token_s,
+            )
+            stages_left += self.futures.later_stages(program, call.stage)
+        remaining_s = _remaining_s(program, now_s)
+        return Slo(
+            length=length,
+            weight=program.weight,
+            user=program.user,
+            kind=SloKind.COMPOUND,
+            deadline_s=max(remaining_s / stages_left, MIN_REMAINING_S),
+            final_s=remaining_s,
+            on_late=OnLate.CONTINUE,
+            program=program.id,
+            stage=call.stage,
+            stage_calls=len(program.stages[call.stage].calls),
+            future=future,
         )
-        stages_left += predictions.futures.later_stages(program, call.stage)
-    return replace(
-        own,
-        kind=SloKind.COMPOUND,
-        deadline_s=max(remaining_s / stages_left, MIN_REMAINING_S),
-        final_s=remaining_s,
-        on_late=OnLate.CONTINUE,
-        program=program.id,
-        stage=call.stage,
-        stage_calls=stage_calls,
-        future=future,
-    )
+
+    def call_ended(
+        self, program: Program, call: StageCall, *, began_s: float, now_s: float
+    ) -> None:
+        """Nothing is learned."""
+
+
+def single_call_slo(program: Program, now_s: float, length: LengthSketch | None) -> Slo:
+    """The SLO of a call that is submitted now, of a program that is not compound."""
+    slo = Slo(length=length, weight=program.weight, user=program.user)
+    if program.kind is SloKind.LATENCY:
+        return replace(slo, kind=SloKind.LATENCY, ttft_s=program.ttft_s, tbt_s=program.tbt_s)
+    if program.kind is SloKind.DEADLINE:
+        return replace(slo, kind=SloKind.DEADLINE, deadline_s=_remaining_s(program, now_s))
+    assert program.kind is SloKind.BEST_EFFORT, "a compound program has stages"
+    return slo
+
+
+def _remaining_s(program: Program, now_s: float) -> float:
+    assert program.deadline_s is not None, "this kind has a deadline"
+    return max(program.arrival_s + program.deadline_s - now_s, MIN_REMAINING_S)

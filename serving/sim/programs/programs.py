@@ -20,12 +20,14 @@ class Call(NamedTuple):
             calls of one program and one group have the same first tokens, as many as the smaller of
             their two counts.
         prefix_group: calls of different groups share no prefix.
+        step: the step of its application that makes it, as its client knows it: "reflection".
     """
 
     prompt_tokens: int
     output_tokens: int
     shared_prefix_tokens: int = 0
     prefix_group: int = 0
+    step: str = ""
 
 
 class Stage(NamedTuple):

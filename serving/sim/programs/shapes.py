@@ -17,12 +17,13 @@ TOOL_SIGMA = 0.5
 SHARE_SIGMA = 0.3
 """Lognormal sigma of a call's share, relative to other calls of its type (assumed)."""
 
-Shares = Sequence[tuple[float, float]]
-"""Shares of each call: in the program's prompt tokens and in its output tokens."""
+_Share = tuple[str, float, float]
+"""Of a call: its step, and its shares in the program's prompt tokens and in its output tokens."""
 
 # Mean prompt and output tokens of the calls in 64 workflows of JITServe's deep-research trace
 # (UIUC-MLSys/JITServe), of which 27 searched once and 37 twice; a search was 1, 2 or 3 calls.
-_QUERY, _RESEARCH, _REFLECTION, _ANSWER = (462, 57), (173, 664), (3400, 78), (3555, 748)
+_QUERY, _RESEARCH = ("query", 462, 57), ("research", 173, 664)
+_REFLECTION, _ANSWER = ("reflection", 3400, 78), ("answer", 3555, 748)
 _TWO_ROUNDS = 37 / 64
 _SEARCHES = (0.7, 0.2, 0.1)
 
@@ -48,7 +49,7 @@ def deep_research(rng: np.random.Generator, *, totals: LengthPair) -> tuple[Stag
     the workflows above. A tool of about TOOL_MEDIAN_S runs before each search (assumed).
     """
     rounds = 2 if rng.random() < _TWO_ROUNDS else 1
-    stages: list[tuple[Shares, float]] = [([_QUERY], 0.0)]
+    stages: list[tuple[Sequence[_Share], float]] = [([_QUERY], 0.0)]
     for _ in range(rounds):
         searches = int(rng.choice(len(_SEARCHES), p=_SEARCHES)) + 1
         stages += [([_RESEARCH] * searches, tool_seconds(rng)), ([_REFLECTION], 0.0)]
@@ -63,8 +64,9 @@ def tree_of_thoughts(rng: np.random.Generator, *, totals: LengthPair) -> tuple[S
     (2025), table 6.1) these calls are as long as the chatbot's single ones. Every call repeats the
     problem as its prefix, of half the shortest prompt's length (assumed).
     """
-    width: Shares = [(1.0, 1.0)] * THOUGHTS
-    stages = [(width, 0.0)] * (2 * THOUGHT_STEPS) + [(width[:1], 0.0)]
+    steps = ["propose", "evaluate"] * THOUGHT_STEPS
+    stages = [([(step, 1.0, 1.0)] * THOUGHTS, 0.0) for step in steps]
+    stages.append(([("answer", 1.0, 1.0)], 0.0))
     divided = _divide(rng, totals, stages)
     problem = min(call.prompt_tokens for stage in divided for call in stage.calls) // 2
     return tuple(
@@ -114,7 +116,7 @@ def _loop(
     stages = []
     for turn in range(num_turns):
         prompt = min(context + turns.prompt.sample(rng), most_tokens)
-        call = Call(prompt, turns.output.sample(rng), shared_prefix_tokens=prompt)
+        call = Call(prompt, turns.output.sample(rng), shared_prefix_tokens=prompt, step="turn")
         stages.append(Stage((call,), tool_seconds(rng) if turn else 0.0))
         context = prompt + call.output_tokens
     return tuple(stages)
@@ -126,12 +128,13 @@ def tool_seconds(rng: np.random.Generator) -> float:
 
 
 def _divide(
-    rng: np.random.Generator, totals: LengthPair, stages: Sequence[tuple[Shares, float]]
+    rng: np.random.Generator, totals: LengthPair, stages: Sequence[tuple[Sequence[_Share], float]]
 ) -> tuple[Stage, ...]:
     """Draw a program's totals and give each call its share, at least one token."""
-    shares = np.array([share for calls, _ in stages for share in calls], dtype=np.float64)
+    steps = [step for calls, _ in stages for step, *_ in calls]
+    shares = np.array([share for calls, _ in stages for _, *share in calls], dtype=np.float64)
     shares *= np.exp(SHARE_SIGMA * rng.standard_normal(shares.shape))
     shares *= (totals.prompt.sample(rng), totals.output.sample(rng)) / shares.sum(axis=0)
     tokens = np.clip(np.rint(shares), 1, MAX_CALL_TOKENS).astype(int).tolist()
-    calls = iter([Call(prompt, output) for prompt, output in tokens])
+    calls = iter([Call(*lengths, step=step) for lengths, step in zip(tokens, steps, strict=True)])
     return tuple(Stage(tuple(next(calls) for _ in each), tool_s) for each, tool_s in stages)

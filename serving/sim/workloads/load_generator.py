@@ -209,14 +209,7 @@ def generate_load(
     if source.trace is None:
 
         def programs_at(times_s: Sequence[float]) -> tuple[Program, ...]:
-            return generate(
-                source.name,
-                rate_per_s=rate_per_s,
-                window_s=float("inf"),
-                seed=seed,
-                arrivals=times_s,
-                slo_scale=slo_scale,
-            )
+            return _programs_at(source, times_s, seed=seed, slo_scale=slo_scale)
 
         num_trace_programs = 0
     else:
@@ -236,13 +229,36 @@ def generate_load(
 
 def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, ...]:
     """Programs without an SLO that all arrive at time 0, so that none may be dropped."""
-    if source.trace is None:
-        times_s = [0.0] * num_programs
-        programs = generate(source.name, rate_per_s=1.0, window_s=1.0, seed=seed, arrivals=times_s)
-    else:
-        programs = trace_order(source.read(), seed=seed).programs_at([0.0] * num_programs)
     return tuple(
-        replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None) for program in programs
+        replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None)
+        for program in _programs_at(source, [0.0] * num_programs, seed=seed)
+    )
+
+
+def poisson_programs(
+    source: Source, *, num_programs: int, rate_per_s: float, seed: int, slo_scale: float = 1.0
+) -> tuple[Program, ...]:
+    """A number of programs that arrive as a Poisson process."""
+    gaps_s = np.random.default_rng([seed, zlib.crc32(b"gaps")]).exponential(
+        1.0 / rate_per_s, num_programs
+    )
+    times_s: list[float] = np.cumsum(gaps_s).tolist()
+    return _programs_at(source, times_s, seed=seed, slo_scale=slo_scale)
+
+
+def _programs_at(
+    source: Source, times_s: Sequence[float], *, seed: int, slo_scale: float = 1.0
+) -> tuple[Program, ...]:
+    if source.trace is not None:
+        order = trace_order(source.read(), seed=seed, slo_scale=slo_scale)
+        return order.programs_at(times_s)
+    return generate(
+        source.name,
+        rate_per_s=1.0,
+        window_s=float("inf"),
+        seed=seed,
+        arrivals=times_s,
+        slo_scale=slo_scale,
     )
 
 

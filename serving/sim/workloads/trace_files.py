@@ -247,7 +247,9 @@ def _workflow(path: Path, at: str, workflow: object) -> Workflow:
         calls: list[Call] = []
         for place, call in enumerate(_field(path, stage_at, stage, calls_key, list)):
             call_at = f"{stage_at}.{calls_key}[{place}]"
-            calls += _samples(path, call_at, call, next(prefix_groups))
+            step = str(stage[key])
+            samples = _samples(path, call_at, call, next(prefix_groups))
+            calls += [each._replace(step=step) for each in samples]
             if num_calls + len(calls) > MAX_CALLS:
                 reason = f"{at} has more than {MAX_CALLS:,} calls, each sample counted"
                 raise BadTrace(str(path), reason)

@@ -27,7 +27,7 @@ from serving.sim.drive.live_scale import (
     scaled_predictions,
 )
 from serving.sim.metrics.metrics import EngineCounters
-from serving.sim.programs.call_slos import Predictions, slo_of
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.sim.workloads.load_generator import Source, generate_load, outcome_known_s
@@ -110,7 +110,7 @@ def research(number: int = 0, *, tool_s: float = 0.01) -> Program:
 async def test_a_stage_starts_when_the_previous_one_has_ended_and_its_tools_have_run() -> None:
     programs = [research(number) for number in range(5)]
     engine = QuickEngine()
-    replayed = await replay_live(programs, engine, policy=FCFS, predictions=LEARNED, until_s=60.0)
+    replayed = await replay_live(programs, engine, policy=FCFS, predictor=LEARNED, until_s=60.0)
     assert replayed.counters == COUNTERS
     for program, outcome in zip(programs, replayed.programs, strict=True):
         assert outcome.finished
@@ -126,12 +126,12 @@ async def test_a_stage_starts_when_the_previous_one_has_ended_and_its_tools_have
 async def test_calls_have_the_slos_of_the_simulator_and_hide_their_length() -> None:
     program = research()
     engine = QuickEngine()
-    replayed = await replay_live([program], engine, policy=FCFS, predictions=LEARNED, until_s=60.0)
+    replayed = await replay_live([program], engine, policy=FCFS, predictor=LEARNED, until_s=60.0)
     calls = list(program.all_calls())
     outcomes = list(replayed.programs[0].each_call())
     for call, outcome, request in zip(calls, outcomes, engine.requests, strict=True):
         assert request.request_id == call.call_id
-        assert request.slo == slo_of(program, call, outcome.submitted_s, LEARNED)
+        assert request.slo == LEARNED.slo_of(program, call, outcome.submitted_s)
         assert request.output_tokens == call.call.output_tokens
         assert request.max_tokens == LEARNED.max_tokens
         assert len(request.prompt_token_ids) == call.call.prompt_tokens

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.drive.driver import VirtualTime, replay
-from serving.sim.programs.call_slos import MIN_REMAINING_S, Predictions, slo_of
+from serving.sim.programs.call_slos import MIN_REMAINING_S, Predictions
 from serving.sim.programs.predictions import ORACLE_FUTURES, FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.sim.workloads.load_generator import Source
@@ -23,7 +23,7 @@ from serving.step_cost import StepCost
 from tests.unit.serving.sim.bench_examples import FifoEngine
 
 NONE = Predictions()
-LEARNED = Predictions(lengths=LengthErrors(), futures=FutureErrors())
+NOISY = Predictions(lengths=LengthErrors(), futures=FutureErrors())
 
 
 def make_program(kind: SloKind, stages: int = 1) -> Program:
@@ -43,7 +43,7 @@ def make_program(kind: SloKind, stages: int = 1) -> Program:
 
 def stage_slo(program: Program, stage: int, now_s: float, predictions: Predictions = NONE) -> Slo:
     [call] = program.stage_calls(stage)
-    return slo_of(program, call, now_s, predictions)
+    return predictions.slo_of(program, call, now_s)
 
 
 class RecordingEngine(FifoEngine):
@@ -65,7 +65,7 @@ class RecordingEngine(FifoEngine):
 
 
 @pytest.mark.parametrize("source_name", ["mixed", "reasoning", "trace"])
-@pytest.mark.parametrize("predictions", ["learned", "none"])
+@pytest.mark.parametrize("predictions", ["noisy", "none"])
 def test_max_tokens_is_the_same_for_a_short_answer_and_for_the_longest(
     source_name: str, predictions: str, tmp_path: Path
 ) -> None:
@@ -81,7 +81,7 @@ def test_max_tokens_is_the_same_for_a_short_answer_and_for_the_longest(
     extremes = (longest_last[0], longest_last[-1])
     clock, engine = VirtualTime(), RecordingEngine()
     cost = StepCost(name="", source="", uncertainty="", fixed_s=0.01)
-    replay(extremes, engine, clock, cost, predictions=config.predictions_of(0), until_s=math.inf)
+    replay(extremes, engine, clock, cost, predictor=config.predictions_of(0), until_s=math.inf)
     assert engine.limits == {config.source.max_tokens}
     assert min(engine.lengths) < 3000
     assert 4096 <= max(engine.lengths) <= config.source.max_tokens
@@ -128,7 +128,7 @@ def test_stages_of_any_width_get_even_shares(widths: tuple[int, ...]) -> None:
     oracle = Predictions(futures=ORACLE_FUTURES)
     for stage in range(len(widths)):
         call, *_ = program.stage_calls(stage)
-        slo = slo_of(program, call, 10.0, oracle)
+        slo = oracle.slo_of(program, call, 10.0)
         assert slo.deadline_s == pytest.approx(40.0 / (len(widths) - stage))
 
 
@@ -150,7 +150,7 @@ def test_a_call_past_its_deadline_still_has_a_valid_slo() -> None:
         assert stage_slo(make_program(kind), 0, 99.0).deadline_s == MIN_REMAINING_S
 
 
-@pytest.mark.parametrize("predictions", [NONE, LEARNED], ids=["none", "learned"])
+@pytest.mark.parametrize("predictions", [NONE, NOISY], ids=["none", "noisy"])
 @given(seed=st.integers(0, 99), late_s=st.floats(0, 1e4))
 def test_every_slo_survives_conversion_to_tags(
     predictions: Predictions, seed: int, late_s: float
@@ -158,7 +158,7 @@ def test_every_slo_survives_conversion_to_tags(
     """A stage's deadline is also never later than its program's."""
     for program in generate("mixed", rate_per_s=1.0, window_s=3.0, seed=seed):
         for call in program.all_calls():
-            slo = slo_of(program, call, program.arrival_s + late_s, predictions)
+            slo = predictions.slo_of(program, call, program.arrival_s + late_s)
             assert from_tags(to_tags(slo)) == slo
             if slo.final_s is not None:
                 assert slo.deadline_s is not None

@@ -3,6 +3,7 @@ nearly all of it in time."""
 
 from __future__ import annotations
 
+import re
 import statistics
 import zlib
 from collections import Counter
@@ -95,7 +96,8 @@ def is_feasible(program: Program, *, prefix_caching: bool) -> bool:
 @pytest.mark.parametrize("name", DIGESTS)
 def test_the_programs_of_earlier_results_are_unchanged(name: str) -> None:
     programs = generate(name, rate_per_s=3.0, window_s=20.0, seed=5, slo_scale=0.5)
-    assert zlib.crc32(repr(programs).encode()) == DIGESTS[name]
+    without_steps = re.sub(r", step='\w*'", "", repr(programs))  # which no policy sees
+    assert zlib.crc32(without_steps.encode()) == DIGESTS[name]
 
 
 def test_every_workload_is_of_one_of_the_two_tables() -> None:

@@ -135,8 +135,8 @@ def test_deep_research_keeps_its_stages(file: Path) -> None:
     file.write_text(DEEP_RESEARCH)
     first, second = read_trace(file).workflows
     assert [stage.calls for stage in first.stages] == [
-        (Call(436, 99),),
-        (Call(5, 6), Call(7, 8)),
+        (Call(436, 99, step="generate_query"),),
+        (Call(5, 6, step="web_research"), Call(7, 8, step="web_research")),
     ]
     assert first.application == second.application == "deep_research"
 
@@ -146,8 +146,8 @@ def test_a_call_of_n_samples_becomes_n_calls_that_share_their_prompt(file: Path)
     (workflow,) = read_trace(file).workflows
     assert workflow.application == "tree_of_thoughts"
     assert [stage.calls for stage in workflow.stages] == [
-        (Call(170, 164),),
-        (Call(365, 39, 365, 2),) * 3 + (Call(400, 40, 400, 3),) * 2,
+        (Call(170, 164, step="propose"),),
+        (Call(365, 39, 365, 2, "value"),) * 3 + (Call(400, 40, 400, 3, "value"),) * 2,
     ]
 
 
