@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import os
 import socket
 import statistics
@@ -163,6 +164,7 @@ def started(module: str, *arguments: str) -> Iterator[str]:
     """The address of a module that serves on a free port; its processes end with the block."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    assert importlib.util.find_spec(module), f"there is no module {module}"
     argv = [sys.executable, "-m", module, *arguments, "--port", str(port)]
     # A run must not depend on what the engine of the one before has learned.
     environment = os.environ | {"ORCHESTRATE_KEEP_SCHEDULER_STATE": "0"}

@@ -262,7 +262,7 @@ def table_of(document: dict[str, Any]) -> str:
 def run(options: argparse.Namespace) -> None:
     """Start the server, measure and print."""
     os.environ["ORCHESTRATE_RESTARTS"] = str(options.kills + 1)
-    with started("serve", "--no-analyzer", "--model", "random") as url:
+    with started("cli", "serve", "--no-analyzer", "--model", "random") as url:
         document = asyncio.run(measure(url, options))
     print_result(document, table_of(document), as_json=options.json)
 

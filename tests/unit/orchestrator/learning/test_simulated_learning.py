@@ -27,7 +27,13 @@ STARTED_S = (0.0, 4.0, 12.0)
 MAX_TOKENS = 512
 
 
-def a_program(name: str = "p", *, kind: SloKind = SloKind.COMPOUND, answer: int = 200) -> Program:
+def a_program(
+    name: str = "p",
+    *,
+    kind: SloKind = SloKind.COMPOUND,
+    answer: int = 200,
+    arrival_s: float = 0.0,
+) -> Program:
     """A run whose last answer has this length; of other kinds a single call."""
     answers = (STAGES[2].calls[0]._replace(output_tokens=answer),)
     is_compound = kind is SloKind.COMPOUND
@@ -35,7 +41,7 @@ def a_program(name: str = "p", *, kind: SloKind = SloKind.COMPOUND, answer: int 
         id=name,
         application="research",
         kind=kind,
-        arrival_s=0.0,
+        arrival_s=arrival_s,
         stages=(*STAGES[:2], Stage(answers)) if is_compound else (Stage(answers),),
         deadline_s=None if kind is SloKind.LATENCY else 64.0,
         user="me",
@@ -45,7 +51,7 @@ def a_program(name: str = "p", *, kind: SloKind = SloKind.COMPOUND, answer: int 
 
 def run(program: Program, predictor: Predictor) -> list[Slo]:
     """Run a program without waiting; returns the SLO of each call, in their order."""
-    now_s, slos = 0.0, []
+    now_s, slos = program.arrival_s, []
     for index, stage in enumerate(program.stages):
         now_s += stage.tool_s
         calls = list(program.stage_calls(index))
@@ -57,10 +63,11 @@ def run(program: Program, predictor: Predictor) -> list[Slo]:
     return slos
 
 
-def taught(learning: SimulatedLearning, num_runs: int, **program: int) -> LearningPredictor:
+def taught(learning: SimulatedLearning, num_runs: int) -> LearningPredictor:
+    """What is known after some runs, one after another."""
     recorder = learning.recorder(max_tokens=MAX_TOKENS)
     for number in range(num_runs):
-        run(a_program(f"past-{number}", **program), recorder)
+        run(a_program(f"past-{number}", arrival_s=40.0 * number), recorder)
     return recorder.learned()
 
 
