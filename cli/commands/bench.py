@@ -19,6 +19,7 @@ EPILOG = (
     "Run many kinds of work: orchestrate bench --suite --only tiny,chat --window-s 60\n\n"
     "Learn predictions from 25 programs first: orchestrate bench agentic --predictions learned "
     "--learned-runs 25\n\n"
+    "Find the load at which 90% of the promises are kept: orchestrate bench --capacity 0.9\n\n"
     "Draw a chart: orchestrate bench --loads 0.7,1,1.5,2 --plot goodput.png\n\n"
     "Simulated results are cached (in ORCHESTRATE_CACHE) until the code changes, so an "
     "interrupted comparison continues where it stopped."
@@ -30,13 +31,15 @@ _NARROWEST = 60
 def bench(
     workload: bench_options.Workload = None,
     policy: bench_options.Policies = None,
-    loads: bench_options.Loads = "0.7,1.0,1.5,2.0",
+    loads: bench_options.Loads = None,
     seeds: bench_options.Seeds = "1",
     window_s: bench_options.WindowS = None,
     warmup_s: bench_options.WarmupS = 60.0,
     engine: bench_options.Engine = "sim",
     suite: bench_options.Suite = False,
     only: bench_options.Only = None,
+    capacity: bench_options.Capacity = None,
+    replicas: bench_options.Replicas = None,
     trace: bench_options.Traces = None,
     arrivals: bench_options.Arrivals = None,
     slo_scale: bench_options.SloScale = 1.0,
@@ -56,6 +59,7 @@ def bench(
     json: options.Json = False,
 ) -> None:
     """Compare scheduling policies by goodput, on the production scheduler in virtual time."""
+    from cli.commands.bench_capacity import bench_capacity
     from cli.commands.bench_suite import bench_suite
     from cli.render.bench_report import empty_windows
     from cli.terminal.output import warn
@@ -73,6 +77,16 @@ def bench(
             "--trace": bool(trace),
             "--arrivals": arrivals is not None,
             "--prefix-caching": prefix_caching,
+            "--engine vllm": engine == "vllm",
+            "--plot": plot is not None,
+            "--capacity": capacity is not None,
+        },
+    )
+    machines = bench_request.replicas_of(
+        capacity,
+        replicas,
+        given={
+            f"--loads {loads}": loads is not None,
             "--engine vllm": engine == "vllm",
             "--plot": plot is not None,
         },
@@ -107,6 +121,9 @@ def bench(
     )
     if names is not None:
         bench_suite(plan, names, jobs=jobs, use_cache=not no_cache, as_json=json)
+        return
+    if capacity is not None:
+        bench_capacity(plan, capacity, machines, jobs=jobs, use_cache=not no_cache, as_json=json)
         return
     comparison = run_comparison(plan, jobs=jobs, use_cache=not no_cache)
     for message in empty_windows(comparison):

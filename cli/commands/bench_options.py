@@ -58,11 +58,13 @@ Policies = Annotated[
     ),
 ]
 Loads = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--loads",
         metavar="X,X,...",
-        help="Arrival rates, as multiples of the capacity under fcfs, which is simulated first.",
+        help="Arrival rates, as multiples of the capacity under fcfs, which is simulated first. "
+        "Default: 0.7,1.0,1.5,2.0.",
+        show_default=False,
     ),
 ]
 Seeds = Annotated[
@@ -124,6 +126,26 @@ SloScale = Annotated[
         metavar="X",
         help="Multiply the times of all SLOs; below 1 they are tighter.",
         rich_help_panel=_PROGRAMS,
+    ),
+]
+Capacity = Annotated[
+    float | None,
+    typer.Option(
+        "--capacity",
+        metavar="SHARE",
+        help="Instead of a comparison, find the highest load at which each policy keeps this "
+        "share of its promises, such as 0.9.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
+Replicas = Annotated[
+    str | None,
+    typer.Option(
+        "--replicas",
+        metavar="LIST",
+        help="With --capacity: numbers of machines, such as 1,2,4. Default: 1.",
+        show_default=False,
+        rich_help_panel=_MACHINE,
     ),
 ]
 Predictions = Annotated[

@@ -116,9 +116,10 @@ def _result_text(latest: CompletedTask, how: str, *, with_workload: bool) -> str
     name = "upper bound"
     if isinstance(task, Experiment):
         name, result = label_of(task.policy), result["report"]
+        name += f" on {task.replicas} machines" if task.replicas > 1 else ""
     if with_workload:
         name = f"{task.config.source.name}, {name}"
     return (
-        f"{name} at {task.load:g}x, seed {task.seed}: {result['token_goodput']:,.0f} tokens/s, "
+        f"{name} at {task.load:.4g}x, seed {task.seed}: {result['token_goodput']:,.0f} tokens/s, "
         f"{result['request_goodput']:.2f} requests/s ({how})"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cli.errors import BadInput
@@ -18,6 +18,7 @@ from serving.sim.compare.experiment_config import (
     FIRST_PERIOD_RUNS,
     FirstPeriod,
 )
+from serving.sim.compare.promise_capacity import check_kept_share, check_replicas
 from serving.sim.compare.seeds import MAX_SEEDS, check_seeds
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.workloads.load_generator import Source
@@ -27,6 +28,7 @@ DEFAULT_WORKLOAD = "mixed"
 DEFAULT_MACHINE = "a100-llama3-8b"
 DEFAULT_LIVE_WINDOW_S = 240.0
 DEFAULT_STEP_TOKENS = 2048
+DEFAULT_LOADS = "0.7,1.0,1.5,2.0"
 ENGINES = ("sim", "vllm")
 _SEEDS = re.compile(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*")
 CHART_SUFFIXES = (".png", ".svg", ".pdf")
@@ -98,13 +100,46 @@ def _value(written: str) -> Parameter:
     return written
 
 
-def loads_of(written: str) -> tuple[float, ...]:
-    """The loads of a comma-separated list, ascending; raises BadInput if one is not a number."""
+def loads_of(written: str | None) -> tuple[float, ...]:
+    """The loads of a comma-separated list, ascending, or the default ones.
+
+    Raises:
+        BadInput: one is not a number.
+    """
+    written = DEFAULT_LOADS if written is None else written
     try:
         return tuple(sorted(float(part) for part in written.split(",") if part.strip()))
     except ValueError:
         form = "write numbers separated by commas, such as 0.7,1.5"
         raise BadInput(f"--loads {written!r}: {form}") from None
+
+
+def replicas_of(
+    capacity: float | None, written: str | None, *, given: Mapping[str, bool]
+) -> tuple[int, ...]:
+    """The numbers of machines of which the capacity is asked for.
+
+    Args:
+        capacity, written: the options --capacity and --replicas.
+        given: options that do not go with --capacity -> whether they were given.
+    Raises:
+        BadInput: an option has no effect, or the list is not one of whole numbers.
+        InvalidWorkload: a value is out of range.
+    """
+    if capacity is None:
+        if written is not None:
+            raise BadInput(f"--replicas {written}: add --capacity, or leave it out")
+        return (1,)
+    check_kept_share(capacity)
+    for option, is_given in given.items():
+        if is_given:
+            raise BadInput(f"leave out {option}: --capacity searches simulated loads by itself")
+    parts = [part.strip() for part in ("1" if written is None else written).split(",")]
+    if not all(part.isdecimal() and len(part) < 10 for part in parts):
+        raise BadInput(f"--replicas {written!r}: write whole numbers separated by commas: 1,2,4")
+    numbers = tuple(map(int, parts))
+    check_replicas(numbers)
+    return numbers
 
 
 def seeds_of(written: str) -> tuple[int, ...]:

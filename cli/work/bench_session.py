@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -14,6 +14,7 @@ from cli.terminal.bench_progress import BenchProgress
 from cli.terminal.signals import SIGNALS
 from cli.terminal.warnings import logged_as_warnings
 from serving.sim.compare.compare import Comparison, Plan, compare
+from serving.sim.compare.promise_capacity import PromiseCapacities, find_capacities
 from serving.sim.compare.result_cache import ResultCache
 from serving.sim.compare.runner import Runner
 from serving.sim.compare.suite import compare_suite
@@ -52,6 +53,24 @@ def run_suite(
     progress = BenchProgress(is_simulated=True, names_workloads=True)
     with _session(progress, jobs=jobs, use_cache=use_cache, is_cached=use_cache) as runner:
         return compare_suite(plans, runner, on_progress=progress.on_progress)
+
+
+def run_capacities(
+    plan: Plan, kept_share: float, replicas: Sequence[int], *, jobs: int | None, use_cache: bool
+) -> PromiseCapacities:
+    """Search capacities and show the progress.
+
+    Args:
+        jobs: number of processes; None: one per core.
+    Raises:
+        BenchInterrupted: as `run_comparison`.
+        And whatever `find_capacities` raises.
+    """
+    progress = BenchProgress(is_simulated=True)
+    with _session(progress, jobs=jobs, use_cache=use_cache, is_cached=use_cache) as runner:
+        return find_capacities(
+            plan, kept_share, runner, replicas=replicas, on_progress=progress.on_progress
+        )
 
 
 @contextmanager

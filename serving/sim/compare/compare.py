@@ -153,7 +153,7 @@ def compare(
         InvalidWorkload, TraceMissing, BadTrace: the config yields no programs.
     """
     plan.config.generate_load(rate_per_s=1.0, seed=0)  # fails now if the config has no programs
-    tracked = TrackedTasks(plan.num_tasks, on_progress)
+    tracked = TrackedTasks(on_progress, num_tasks=plan.num_tasks)
     if plan.live is not None:
         assert live_runner is not None, "a live plan needs a live runner"
         if live_runner.code != runner.code:

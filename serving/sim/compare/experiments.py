@@ -9,15 +9,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from serving.policies.table import PolicySpec
+from serving.router.table import RouterSpec
 from serving.sim.compare.experiment_config import (
     FIRST_PERIOD_LOAD,
     FIRST_PERIOD_SEED,
     ExperimentConfig,
 )
 from serving.sim.drive.driver import Replay, VirtualTime, replay
+from serving.sim.drive.fleet import run_fleet
+from serving.sim.drive.replica import Replica
 from serving.sim.drive.stepped import SteppedEngine
 from serving.sim.metrics.metrics import Report, summarise
 from serving.sim.metrics.outcome import outcome_of
@@ -25,6 +28,9 @@ from serving.sim.programs.predictor import Predictor, Recorder
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.load_generator import GeneratedLoad
 from serving.workload_errors import InvalidWorkload
+
+if TYPE_CHECKING:
+    from serving.sim.drive.virtual_engine import VirtualConfig
 
 DEFAULT_CONTEXT_TOKENS = 65_536
 
@@ -56,8 +62,9 @@ class Experiment:
     """One policy on the programs of one seed at one load, in virtual time.
 
     Attributes:
-        load: `rate_per_s` as a multiple of the workload's capacity.
-        rate_per_s: programs per second.
+        load: the rate as a multiple of the workload's capacity on these machines.
+        rate_per_s: programs per second, for all machines together.
+        replicas: number of machines; several have the default router.
     """
 
     config: ExperimentConfig
@@ -65,12 +72,13 @@ class Experiment:
     load: float
     rate_per_s: float
     seed: int
+    replicas: int = 1
     kind: str = field(default="run", init=False)
 
     @property
     def weight(self) -> float:
-        """The machine's time that its programs take: comparable between workloads."""
-        return self.config.machine_seconds_at(self.load)
+        """The machines' time that its programs take: comparable between workloads."""
+        return self.config.machine_seconds_at(self.load) * self.replicas
 
     def key(self) -> dict[str, Any]:
         """Everything that its outcome depends on, except the code; JSON-safe."""
@@ -79,6 +87,7 @@ class Experiment:
             "load": self.load,
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,
+            "replicas": self.replicas,
         }
 
     def run(self) -> dict[str, Any]:
@@ -93,6 +102,8 @@ class Experiment:
 
     def replay(self, load: GeneratedLoad) -> Replay:
         """Run a load in virtual time; raises like `run`."""
+        if self.replicas > 1:
+            return self._replay_on_replicas(load)
         clock = VirtualTime()
         engine = virtual_engine(self.config, self.policy, load.programs, clock)
         return replay(
@@ -104,10 +115,29 @@ class Experiment:
             until_s=load.decided_s,
         )
 
+    def _replay_on_replicas(self, load: GeneratedLoad) -> Replay:
+        from serving.sim.drive.steady_engine import VirtualReplica
+
+        assert not self.config.unsteadiness, "only a single machine has noise"
+        engine_config = _engine_config(self.config, self.policy, load.programs)
+        replicas = []
+        for number in range(self.replicas):
+            clock = VirtualTime()
+            engine = VirtualReplica(engine_config, clock)
+            cost = self.config.machine.step_cost
+            replicas.append(Replica(f"{number:02d}", engine, clock, cost))
+        return run_fleet(
+            load.programs,
+            replicas,
+            RouterSpec().build(),
+            predictor=self._predictor(),
+            until_s=load.decided_s,
+        ).replay
+
     def _predictor(self) -> Predictor:
         if self.config.first_period is None:
             return self.config.predictions_of(self.seed)
-        rate_per_s = FIRST_PERIOD_LOAD * self.rate_per_s / self.load
+        rate_per_s = FIRST_PERIOD_LOAD * self.rate_per_s / (self.load * self.replicas)
         return recorded_first_period(self.config, round(rate_per_s, 6), self.seed).learned()
 
 
@@ -176,7 +206,21 @@ def bound_of(document: Mapping[str, Any]) -> tuple[float, float]:
 def virtual_engine(
     config: ExperimentConfig, policy: PolicySpec, programs: Sequence[Program], clock: VirtualTime
 ) -> SteppedEngine:
-    """The production scheduler on the config's machine; its context fits the longest call.
+    """The production scheduler on the config's machine.
+
+    Raises:
+        InvalidWorkload: as `_engine_config`.
+    """
+    from serving.sim.drive.steady_engine import SteadyEngine
+
+    engine: SteppedEngine = SteadyEngine(_engine_config(config, policy, programs), clock)
+    return engine
+
+
+def _engine_config(
+    config: ExperimentConfig, policy: PolicySpec, programs: Sequence[Program]
+) -> VirtualConfig:
+    """The config's machine; its context fits the longest call.
 
     Raises:
         InvalidWorkload: a call's context is larger than the machine's KV cache. Of a trace every
@@ -196,10 +240,9 @@ def virtual_engine(
     if longest > kv_tokens:
         reason = f"the machine's KV cache holds {kv_tokens:,} tokens: make the call shorter"
         raise InvalidWorkload("longest call, tokens", longest, reason)
-    from serving.sim.drive.steady_engine import SteadyEngine
     from serving.sim.drive.virtual_engine import VirtualConfig
 
-    engine_config = VirtualConfig(
+    return VirtualConfig(
         policy=policy,
         slots=config.slots,
         step_tokens=config.step_tokens,
@@ -207,8 +250,6 @@ def virtual_engine(
         max_model_tokens=max(DEFAULT_CONTEXT_TOKENS, 1 << (longest - 1).bit_length()),
         prefix_caching=config.prefix_caching,
     )
-    engine: SteppedEngine = SteadyEngine(engine_config, clock)
-    return engine
 
 
 def report_of(load: GeneratedLoad, replayed: Replay) -> Report:

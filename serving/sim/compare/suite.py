@@ -102,7 +102,7 @@ def compare_suite(
     Raises:
         As `compare`.
     """
-    tracked = TrackedTasks(sum(plan.num_tasks for plan in plans.values()), on_progress)
+    tracked = TrackedTasks(on_progress, num_tasks=sum(plan.num_tasks for plan in plans.values()))
     measurements = [each for plan in plans.values() for each in measurements_of(plan.config)]
     measured = iter(tracked.run("capacity", runner, measurements))
     capacities = [capacity_of([next(measured) for _ in CAPACITY_SEEDS]) for _ in plans]

@@ -32,12 +32,20 @@ class Progress:
 
 
 class TrackedTasks:
-    """Runs tasks and reports progress."""
+    """Runs tasks and reports progress.
 
-    def __init__(self, num_tasks: int, on_progress: Callable[[Progress], None]) -> None:
+    Attributes:
+        num_done: of all parts.
+    """
+
+    def __init__(self, on_progress: Callable[[Progress], None], *, num_tasks: int = 0) -> None:
         self._num_tasks = num_tasks
         self._on_progress = on_progress
-        self._num_done = 0
+        self.num_done = 0
+
+    def expect(self, num_tasks: int) -> None:
+        """From now on, report this as the number of tasks of all parts."""
+        self._num_tasks = num_tasks
 
     def run(self, part: str, runner: Runner, tasks: Sequence[Task]) -> list[dict[str, Any]]:
         """The results of all tasks, in their order."""
@@ -46,14 +54,14 @@ class TrackedTasks:
 
         def report(latest: CompletedTask | None) -> None:
             progress = Progress(
-                part, self._num_done, self._num_tasks, latest, done_weight, left_weight
+                part, self.num_done, self._num_tasks, latest, done_weight, left_weight
             )
             self._on_progress(progress)
 
         report(None)
         for done in runner.run(tasks):
             results[done.task_index] = done.result
-            self._num_done += 1
+            self.num_done += 1
             left_weight -= done.task.weight
             done_weight += 0.0 if done.from_cache else done.task.weight
             report(done)

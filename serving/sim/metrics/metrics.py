@@ -66,6 +66,7 @@ class Counts:
     dropped: int  # the engine dropped a call
     unfinished: int  # still running when the observation ended
     met: int  # met their SLO
+    promised: int  # have an SLO
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,7 @@ def _count(programs: Sequence[ProgramOutcome]) -> Counts:
         dropped=dropped,
         unfinished=len(programs) - finished - dropped,
         met=sum(met(program) for program in programs),
+        promised=sum(program.has_slo for program in programs),
     )
 
 
