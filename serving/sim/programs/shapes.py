@@ -136,5 +136,10 @@ def _divide(
     shares *= np.exp(SHARE_SIGMA * rng.standard_normal(shares.shape))
     shares *= (totals.prompt.sample(rng), totals.output.sample(rng)) / shares.sum(axis=0)
     tokens = np.clip(np.rint(shares), 1, MAX_CALL_TOKENS).astype(int).tolist()
-    calls = iter([Call(*lengths, step=step) for lengths, step in zip(tokens, steps, strict=True)])
+    calls = iter(
+        [
+            Call(prompt, output, step=step)
+            for (prompt, output), step in zip(tokens, steps, strict=True)
+        ]
+    )
     return tuple(Stage(tuple(next(calls) for _ in each), tool_s) for each, tool_s in stages)
