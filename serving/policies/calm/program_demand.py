@@ -63,7 +63,8 @@ class ProgramDemand(NamedTuple):
         row_of: (n,) the row here of each request's program.
         first: the index of one of its requests.
         is_stream: whether it is a latency stream.
-        ends_s: its deadline; infinity for a stream, which counts token by token.
+        ends_s: its deadline, or its stage's if its future is unknown; infinity for a stream, which
+            counts token by token.
         prompts_s: seconds that its prefills still add to steps.
         first_prompts_s: the part of the present stage.
         decode_tokens: tokens to decode.
@@ -171,7 +172,7 @@ def present_programs(view: StepView, calls: Calls) -> ProgramDemand:
         row_of=row_of,
         first=first,
         is_stream=is_stream,
-        ends_s=np.where(is_stream, np.inf, requests.final_s[first]),
+        ends_s=np.where(is_stream, np.inf, _ends_s(requests, view.now_s)[first]),
         prompts_s=first_prompts_s + later_s,
         first_prompts_s=first_prompts_s,
         decode_tokens=decode_tokens + future[:, _DECODE],
@@ -202,7 +203,7 @@ def arrived_programs(view: StepView) -> ProgramDemand:
         row_of=rows,
         first=rows,
         is_stream=is_stream,
-        ends_s=np.where(is_stream, np.inf, requests.final_s),
+        ends_s=np.where(is_stream, np.inf, _ends_s(requests, -np.inf)),
         prompts_s=first_prompts_s + later_s,
         first_prompts_s=first_prompts_s,
         decode_tokens=decode_tokens,
@@ -247,6 +248,17 @@ def _grouped(numbers: Ints) -> tuple[Ints, Ints]:
     group = np.empty_like(first)
     group[present] = np.arange(len(present))
     return first[present], group[numbers]
+
+
+def _ends_s(requests: Requests, now_s: float) -> Floats:
+    """The deadline of each request's program: (n,).
+
+    If its future is unknown, all known work is that of the present stage, which must end by its
+    sub-deadline, so that time is left for the others. Not once that has passed: the program may
+    still be in time.
+    """
+    is_unknown = np.isnan(requests.future[:, _CALLS]) & (requests.deadline_s > now_s)
+    return np.where(is_unknown, requests.deadline_s, requests.final_s)
 
 
 def _later_prompts_s(future: Floats, prefix_hit_rate: Floats, model: StepModel) -> Floats:

@@ -70,3 +70,21 @@ def test_programs_with_and_without_serial_tokens_may_be_in_one_view() -> None:
     view = step(*rows, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
     assert programs.serial_tokens.tolist() == [350.0, 1000.0]
+
+
+@pytest.mark.parametrize(("now_s", "present_ends_s"), [(0.0, 50.0), (60.0, 100.0)])
+def test_a_program_with_an_unknown_future_ends_with_its_stage_until_that_is_late(
+    now_s: float, present_ends_s: float
+) -> None:
+    """Otherwise the whole of its time would be left to the stage that is known."""
+    slo = compound(50.0, final_s=100.0, program="run")
+    first = request("first", slo=slo, max_tokens=100)
+    view = step(first, model=MODEL, arrivals=Requests.of([first]), now_s=now_s)
+    programs = present_programs(view, calls_of(view.requests, MODEL))
+    assert programs.ends_s.tolist() == [present_ends_s]
+    assert arrived_programs(view).ends_s.tolist() == [50.0]
+
+
+def test_a_program_with_a_known_future_ends_with_the_program() -> None:
+    for programs in run_that_begins(calls=9, decode_tokens=900):
+        assert programs.ends_s.tolist() == [100.0]
