@@ -113,7 +113,7 @@ def expected_demand(
     order = order[np.argsort(-density[order], kind="stable")]
     isolated_latency_s = programs.isolated_latency_s(step.expected_s)
     streamed_s = programs.tokens * arrivals.tbt_s
-    until_deadline_s = programs.ends_s - arrivals.arrival_s
+    until_deadline_s = arrivals.final_s - arrivals.arrival_s
     allowed_s = np.where(programs.is_stream, arrivals.ttft_s + streamed_s, until_deadline_s)
     runs_s = np.where(programs.is_stream, streamed_s, np.minimum(isolated_latency_s, allowed_s))
     middle_s = allowed_s - 0.5 * runs_s

@@ -22,6 +22,7 @@ from serving.policies.calm.program_demand import (
     calls_of,
     expired,
     present_programs,
+    with_shares,
 )
 from serving.policies.calm.spare_time import in_spare_time
 from serving.policies.calm.step_duration import (
@@ -164,6 +165,8 @@ def _prepared(view: StepView, *, correct: bool) -> StepView:
         requests.length[:], requests.future[:] = _corrected(requests)  # `take` made a copy
         length, future = _corrected(arrivals)
         arrivals = arrivals.with_columns(length=length, future=future)
+    requests.future[:] = with_shares(requests)
+    arrivals = arrivals.with_columns(future=with_shares(arrivals))
     return view._replace(requests=requests, arrivals=arrivals)
 
 

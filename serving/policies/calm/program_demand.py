@@ -33,6 +33,10 @@ MEDIAN = 0.5
 IN_TIME_SHARE = 0.9
 """A stream meets its SLO as a whole if this share of its tokens is in time."""
 
+MAX_REST = 16.0
+"""Most work after a stage, in multiples of it, that its share of the time stands for. A call that
+begins late in its stage has little of the stage's time left, and not more work after it."""
+
 _CALLS, _PREFILL, _DECODE, _CRITICAL, _TOOLS, _SERIAL = map(
     FutureWork._fields.index,
     ("calls", "prefill_tokens", "decode_tokens", "critical_s", "tool_s", "serial_tokens"),
@@ -63,8 +67,7 @@ class ProgramDemand(NamedTuple):
         row_of: (n,) the row here of each request's program.
         first: the index of one of its requests.
         is_stream: whether it is a latency stream.
-        ends_s: its deadline, or its stage's if its future is unknown; infinity for a stream, which
-            counts token by token.
+        ends_s: its deadline; infinity for a stream, which counts token by token.
         prompts_s: seconds that its prefills still add to steps.
         first_prompts_s: the part of the present stage.
         decode_tokens: tokens to decode.
@@ -130,6 +133,29 @@ def calls_of(requests: Requests, model: StepModel) -> Calls:
     return Calls(uncomputed, prompt_s, tokens, behind + tokens / 2)
 
 
+def with_shares(requests: Requests) -> Floats:
+    """The future of each request's program, (n, 6), with those that are unknown made from shares.
+
+    A stage that gets the share s of the time left to its program is taken as the share s of the
+    work left: the rest is like the stage, (1 - s) / s times.
+    """
+    allowed_s = np.maximum(requests.deadline_s - requests.arrival_s, MIN_S)
+    with np.errstate(invalid="ignore"):  # infinity / infinity without a deadline
+        rest = (requests.final_s - requests.arrival_s) / allowed_s - 1.0
+    rest = np.minimum(rest, MAX_REST)
+    is_unknown = np.isnan(requests.future[:, _CALLS]) & (rest > 0.0)
+    if not is_unknown.any():
+        return requests.future
+    tokens = requests.output_tokens + requests.remaining_tokens(MEDIAN)
+    calls = rest * requests.stage_calls
+    made = np.zeros_like(requests.future)
+    made[:, _CALLS] = calls
+    made[:, _PREFILL] = calls * requests.prompt_tokens
+    made[:, _DECODE] = calls * tokens
+    made[:, _SERIAL] = rest * tokens
+    return np.where(is_unknown[:, np.newaxis], made, requests.future)
+
+
 def seconds_added(view: StepView, calls: Calls, indices: Ints, steps: float) -> Floats:
     """Seconds that each of these requests adds to this number of steps from now on: (k,)."""
     model, requests = view.model, view.requests
@@ -172,7 +198,7 @@ def present_programs(view: StepView, calls: Calls) -> ProgramDemand:
         row_of=row_of,
         first=first,
         is_stream=is_stream,
-        ends_s=np.where(is_stream, np.inf, _ends_s(requests, view.now_s)[first]),
+        ends_s=np.where(is_stream, np.inf, requests.final_s[first]),
         prompts_s=first_prompts_s + later_s,
         first_prompts_s=first_prompts_s,
         decode_tokens=decode_tokens + future[:, _DECODE],
@@ -203,7 +229,7 @@ def arrived_programs(view: StepView) -> ProgramDemand:
         row_of=rows,
         first=rows,
         is_stream=is_stream,
-        ends_s=np.where(is_stream, np.inf, _ends_s(requests, -np.inf)),
+        ends_s=np.where(is_stream, np.inf, requests.final_s),
         prompts_s=first_prompts_s + later_s,
         first_prompts_s=first_prompts_s,
         decode_tokens=decode_tokens,
@@ -248,17 +274,6 @@ def _grouped(numbers: Ints) -> tuple[Ints, Ints]:
     group = np.empty_like(first)
     group[present] = np.arange(len(present))
     return first[present], group[numbers]
-
-
-def _ends_s(requests: Requests, now_s: float) -> Floats:
-    """The deadline of each request's program: (n,).
-
-    If its future is unknown, all known work is that of the present stage, which must end by its
-    sub-deadline, so that time is left for the others. Not once that has passed: the program may
-    still be in time.
-    """
-    is_unknown = np.isnan(requests.future[:, _CALLS]) & (requests.deadline_s > now_s)
-    return np.where(is_unknown, requests.deadline_s, requests.final_s)
 
 
 def _later_prompts_s(future: Floats, prefix_hit_rate: Floats, model: StepModel) -> Floats:

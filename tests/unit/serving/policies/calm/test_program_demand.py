@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from serving.policies.calm.program_demand import (
+    MAX_REST,
     ProgramDemand,
     arrived_programs,
     calls_of,
     present_programs,
+    with_shares,
 )
 from serving.requests import Requests
-from serving.slo import FutureWork
+from serving.slo import BEST_EFFORT, FutureWork
 from serving.view import StepModel
-from tests.unit.serving.serving_examples import compound, request, step
+from tests.unit.serving.serving_examples import compound, deadline, latency, request, step
 
 MODEL = StepModel(base_s=0.009, token_s=0.001, sequence_s=0.0, context_s=0.0)
 """A step of one token takes 10 ms."""
@@ -72,19 +75,33 @@ def test_programs_with_and_without_serial_tokens_may_be_in_one_view() -> None:
     assert programs.serial_tokens.tolist() == [350.0, 1000.0]
 
 
-@pytest.mark.parametrize(("now_s", "present_ends_s"), [(0.0, 50.0), (60.0, 100.0)])
-def test_a_program_with_an_unknown_future_ends_with_its_stage_until_that_is_late(
-    now_s: float, present_ends_s: float
-) -> None:
-    """Otherwise the whole of its time would be left to the stage that is known."""
-    slo = compound(50.0, final_s=100.0, program="run")
-    first = request("first", slo=slo, max_tokens=100)
-    view = step(first, model=MODEL, arrivals=Requests.of([first]), now_s=now_s)
-    programs = present_programs(view, calls_of(view.requests, MODEL))
-    assert programs.ends_s.tolist() == [present_ends_s]
-    assert arrived_programs(view).ends_s.tolist() == [50.0]
+def test_an_unknown_future_is_made_from_the_share_of_the_time_that_the_stage_gets() -> None:
+    """A quarter of the time for two calls of 100 tokens: three times as much follows."""
+    slo = compound(25.0, final_s=100.0, program="run", stage_calls=2)
+    first = request("first", slo=slo, prompt_tokens=40, max_tokens=100)
+    futures = with_shares(Requests.of([first, first._replace(output_tokens=60)]))
+    expected = FutureWork(6.0, 240.0, 600.0, 0.0, 0.0, serial_tokens=300.0)
+    assert futures.tolist() == [list(expected)] * 2
 
 
-def test_a_program_with_a_known_future_ends_with_the_program() -> None:
-    for programs in run_that_begins(calls=9, decode_tokens=900):
-        assert programs.ends_s.tolist() == [100.0]
+def test_known_futures_and_those_without_a_sub_deadline_are_as_they_were() -> None:
+    known = FutureWork(1.0, 2.0, 3.0, 4.0, 0.5, 6.0)
+    slos = {
+        "known": compound(25.0, final_s=100.0, future=known),
+        "no sub-deadline": compound(100.0, final_s=100.0),
+        "single call": deadline(25.0),
+        "stream": latency(1.0, 0.1),
+        "best effort": BEST_EFFORT,
+    }
+    requests = Requests.of([request(name, slo=slo) for name, slo in slos.items()])
+    assert with_shares(requests) is requests.future
+    unknown = request("unknown", slo=compound(50.0, final_s=100.0), max_tokens=10)
+    others = Requests.of([*requests, unknown])
+    np.testing.assert_array_equal(with_shares(others)[:-1], requests.future)
+    assert with_shares(others)[-1][0] == 1.0
+
+
+def test_a_call_that_begins_late_in_its_stage_has_a_limited_future() -> None:
+    slo = compound(1e-3, final_s=1e6, program="run")
+    [future] = with_shares(Requests.of([request("late", slo=slo, max_tokens=10)]))
+    assert future.tolist() == [MAX_REST, 160.0, 160.0, 0.0, 0.0, 160.0]
