@@ -39,6 +39,8 @@ MAX_BODY_BYTES = 1 << 20
 """Longer bodies are not analyzed: they hold images, and reading them would block the server."""
 
 _PROMISES = frozenset({"slo_kind", "slo_deadline_s", "slo_final_s", "slo_ttft_s", "slo_tbt_s"})
+LENGTH_TAG = "slo_length_q"
+
 _DEADLINES = ("slo_deadline_s", "slo_final_s")
 
 _call: ContextVar[AdvisedCall | None] = ContextVar("advised_call", default=None)
@@ -92,15 +94,21 @@ class AdvisedCall:
 
 
 def with_advice(tags: Mapping[str, Any], advice: Mapping[str, TagValue]) -> dict[str, Any]:
-    """A request's own tags, which win, with the advised ones that fit to them."""
+    """A request's own tags, which win, with the advised ones that fit to them.
+
+    If all together contradict each other, as for a stream within a program, then with the length.
+    """
     if any(tag in tags for tag in _DEADLINES):  # one of each could contradict
         advice = {tag: value for tag, value in advice.items() if tag not in _DEADLINES}
-    merged = dict(advice) | dict(tags)
-    try:
-        from_tags(merged)
-    except InvalidSlo:
-        return dict(tags)
-    return merged
+    length = {tag: value for tag, value in advice.items() if tag == LENGTH_TAG}
+    for fitting in (advice, length):
+        merged = dict(fitting) | dict(tags)
+        try:
+            from_tags(merged)
+        except InvalidSlo:
+            continue
+        return merged
+    return dict(tags)
 
 
 class AdviceMiddleware:
@@ -144,7 +152,7 @@ class AdviceMiddleware:
 def _program_of(scope: Scope) -> tuple[str, float | None]:
     """The program and its deadline in seconds, of the headers; ValueError(header, reason)."""
     headers = dict(scope["headers"])
-    program = headers.get(PROGRAM_HEADER.encode(), b"").decode("latin-1").strip()
+    program = headers.get(PROGRAM_HEADER.encode(), b"").decode("utf-8", "replace").strip()
     if len(program) > MAX_NAME_CHARACTERS:
         raise ValueError(PROGRAM_HEADER, f"is longer than {MAX_NAME_CHARACTERS} characters")
     written = headers.get(DEADLINE_HEADER.encode())
@@ -190,7 +198,7 @@ def _advised(
 
 def _is_predicted(tags: Mapping[str, Any]) -> bool:
     """Whether the client predicts all that the analyzer could."""
-    return "slo_length_q" in tags and ("slo_future" in tags or "slo_program" not in tags)
+    return LENGTH_TAG in tags and ("slo_future" in tags or "slo_program" not in tags)
 
 
 def _arrival(

@@ -18,6 +18,7 @@ from serving.engine.server.advice.middleware import (
     with_advice,
 )
 from serving.engine.server.responses import Message, Receive, Scope, Send
+from serving.length_sketch import LENGTH_LEVELS
 from serving.slo import TagValue
 
 PREDICTED: list[float] = [1, 2, 3, 4, 5, 6, 7]
@@ -190,3 +191,15 @@ def test_own_tags_win_and_deadlines_do_not_contradict() -> None:
 def test_advice_that_does_not_fit_is_left_out() -> None:
     own = {"slo_kind": "best_effort"}
     assert with_advice(own, {"slo_deadline_s": 3.0, "slo_program": "p"}) == own
+
+
+def test_a_stream_within_a_program_keeps_its_kind_and_its_predicted_length() -> None:
+    length = [float(tokens) for tokens in range(1, len(LENGTH_LEVELS) + 1)]
+    advice: dict[str, TagValue] = {
+        "slo_kind": "compound",
+        "slo_program": "p",
+        "slo_deadline_s": 3.0,
+        "slo_length_q": length,
+    }
+    own = {"slo_kind": "latency", "slo_ttft_s": 1.0}
+    assert with_advice(own, advice) == {"slo_length_q": length, **own}
