@@ -99,6 +99,11 @@ FIGURES = {
         "calm in a long window, the upper bound, the best constant step duration",
         "python -m benchmarks.steady --loads 0.7,1.0,1.5,2.0",
     ),
+    "learned": Figure(
+        "learned predictions against given ones, and how many runs they need",
+        "python -m benchmarks.learned --data {data}",
+        reads=("agentic",),
+    ),
     "ablation": Figure(
         "calm without one of its ingredients at a time",
         "python -m benchmarks.ablation --loads 2 --seeds 2 --window-s 120",
