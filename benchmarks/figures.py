@@ -104,6 +104,11 @@ FIGURES = {
         "python -m benchmarks.learned --data {data}",
         reads=("agentic",),
     ),
+    "sub-deadlines": Figure(
+        "when sub-deadlines of stages steer better than the program's deadline",
+        "python -m benchmarks.sub_deadlines --workload agentic --workload tools"
+        " --workload heavy_tails --workload 'agentic, long tools' --window-s 60 --seeds 1",
+    ),
     "ablation": Figure(
         "calm without one of its ingredients at a time",
         "python -m benchmarks.ablation --loads 2 --seeds 2 --window-s 120",
