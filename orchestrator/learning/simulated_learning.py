@@ -194,6 +194,7 @@ class LearningPredictor:
         self._learning = learning
         self._max_tokens = max_tokens
         self._knowledge = knowledge or {}
+        self._nothing = Knowledge("")
         self._open: dict[str, _OpenRun] = {}
         self._samples: defaultdict[str, list[Sample]] = defaultdict(list)  # by application
         self._patterns: defaultdict[str, list[KeptPattern]] = defaultdict(list)
@@ -205,7 +206,7 @@ class LearningPredictor:
 
     def slo_of(self, program: Program, call: StageCall, now_s: float) -> Slo:
         """The SLO of a call, as of a run with what is known about its flow."""
-        known = self._knowledge.get(program.application, Knowledge(program.application))
+        known = self._knowledge.get(program.application, self._nothing)
         if program.id not in self._open:
             match = known.library.matcher.begin() if len(known.library) else None
             self._open[program.id] = _OpenRun(program, match)
