@@ -171,7 +171,7 @@ class DividedExperiment:
 
 
 def with_tools(program: Program, factor: float) -> Program:
-    """A program whose tools take longer, and its deadline by as many seconds."""
+    """A program with tools that take longer, and a deadline that is later by as many seconds."""
     if factor == 1.0 or program.deadline_s is None:
         return program
     stages = tuple(Stage(stage.calls, stage.tool_s * factor) for stage in program.stages)

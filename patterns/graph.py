@@ -79,6 +79,23 @@ class PatternGraph:
     children: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
     topological_order: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
+    @classmethod
+    def of_layers(cls, layers: Iterable[Sequence[Node]]) -> "PatternGraph":
+        """The graph in which each call depends on all of the layer before; empty ones are skipped.
+
+        Raises:
+            InvalidNode: as the constructor.
+        """
+        nodes: list[Node] = []
+        edges: list[Edge] = []
+        before: range = range(0)
+        for layer in filter(None, layers):
+            own = range(len(nodes), len(nodes) + len(layer))
+            nodes.extend(layer)
+            edges.extend((parent, child) for parent in before for child in own)
+            before = own
+        return cls(tuple(nodes), tuple(edges))
+
     def __post_init__(self) -> None:
         nodes = tuple(self.nodes)
         for node in nodes:

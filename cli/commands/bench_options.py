@@ -174,8 +174,7 @@ LearnFrom = Annotated[
     typer.Option(
         "--learn-from",
         metavar="FILE",
-        help="With --predictions learned and --trace: another trace, whose programs are learned "
-        "from.",
+        help="With --predictions learned and --trace: another trace, to learn from its programs.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

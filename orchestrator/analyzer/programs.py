@@ -141,28 +141,18 @@ class Program:
         Args:
             until_s: when a next stage begins, before which the client did something too.
         """
-        nodes: list[Node] = []
-        edges: list[tuple[int, int]] = []
-        before: list[int] = []
+        layers: list[list[Node]] = []
         ended_s = self.began_s
-
-        def add(*members: Node) -> None:
-            nonlocal before
-            own = list(range(len(nodes), len(nodes) + len(members)))
-            nodes.extend(members)
-            edges.extend((parent, child) for parent in before for child in own)
-            before = own
-
         calls = self.complete_calls
         for stage in range(self.next_stage()):
             members = [call for call in calls if call.stage == stage]
             if stage:
-                add(_pause(ended_s, min(call.arrival.at_s for call in members)))
-            add(*(call.as_node() for call in members))
+                layers.append([_pause(ended_s, min(call.arrival.at_s for call in members))])
+            layers.append([call.as_node() for call in members])
             ended_s = max(call.ended.at_s for call in members if call.ended)
-        if until_s is not None and nodes:
-            add(_pause(ended_s, until_s))
-        return PatternGraph(tuple(nodes), tuple(edges))
+        if until_s is not None and layers:
+            layers.append([_pause(ended_s, until_s)])
+        return PatternGraph.of_layers(layers)
 
 
 def _pause(from_s: float, to_s: float) -> ToolNode:

@@ -166,15 +166,7 @@ class _OpenRun:
 
     def graph(self) -> PatternGraph:
         """Its calls that have ended; each depends on the whole stage before it."""
-        nodes: list[Node] = []
-        edges: list[tuple[int, int]] = []
-        before: list[int] = []
-        for layer in filter(None, self._layers):
-            own = list(range(len(nodes), len(nodes) + len(layer)))
-            nodes.extend(layer)
-            edges.extend((parent, child) for parent in before for child in own)
-            before = own
-        return PatternGraph(tuple(nodes), tuple(edges))
+        return PatternGraph.of_layers(self._layers)
 
 
 class LearningPredictor:

@@ -45,7 +45,7 @@ FIRST_PERIOD_RUNS = 100
 MAX_FIRST_PERIOD_RUNS = 100_000
 FIRST_PERIOD_LOAD = 0.7
 FIRST_PERIOD_SEED = 1_000_000
-"""Added to a run's seed for its first period, whose programs are others."""
+"""Added to a run's seed for its first period, which has other programs."""
 
 MAX_STEP_TOKENS = 1 << 20
 """More than any machine computes in a step; above it the bound would lose numerical precision."""

@@ -257,3 +257,12 @@ def test_a_graph_of_10000_calls_can_be_built_and_summarised() -> None:
 def test_a_pickled_graph_is_equal_and_has_the_same_hash(graph: PatternGraph) -> None:
     copy = pickle.loads(pickle.dumps(graph))
     assert (copy, hash(copy), copy.stages) == (graph, hash(graph), graph.stages)
+
+
+def test_each_call_of_a_layer_depends_on_all_of_the_layer_before_it() -> None:
+    first, second, third, last = (LlmNode(f"m:{name}", 1, 1, 1.0) for name in "abcd")
+    graph = PatternGraph.of_layers([[], [first], [second, third], [], [last]])
+    assert graph.nodes == (first, second, third, last)
+    assert graph.edges == ((0, 1), (0, 2), (1, 3), (2, 3))
+    assert graph.stage_of == (0, 1, 1, 2)
+    assert PatternGraph.of_layers([]) == PatternGraph(())

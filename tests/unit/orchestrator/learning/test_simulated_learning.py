@@ -34,7 +34,7 @@ def a_program(
     answer: int = 200,
     arrival_s: float = 0.0,
 ) -> Program:
-    """A run whose last answer has this length; of other kinds a single call."""
+    """A run with a last answer of this length; of other kinds a single call."""
     answers = (STAGES[2].calls[0]._replace(output_tokens=answer),)
     is_compound = kind is SloKind.COMPOUND
     return Program(
