@@ -128,6 +128,7 @@ async def _ask(http: httpx.AsyncClient, client: Client) -> Seen:
 async def _ask_for_a_stream(http: httpx.AsyncClient, client: Client, began_s: float) -> Seen:
     times_s: list[float] = []
     usage: dict[str, int] = {}
+    is_dropped = False
     async with http.stream("POST", client.path, json=client.body()) as answer:
         async for line in answer.aiter_lines():
             if not line.startswith("data: {"):
@@ -135,13 +136,14 @@ async def _ask_for_a_stream(http: httpx.AsyncClient, client: Client, began_s: fl
             event = json.loads(line.removeprefix("data: "))
             if "error" in event:
                 assert event["error"]["code"] == 504
-                return Seen(client, "dropped")
+                is_dropped = True  # read on: to leave before the end is to disconnect
+                continue
             if client.leaves and event["choices"]:
                 return Seen(client, "cancelled")
             if event["choices"] and not event["choices"][0].get("delta", {}).get("role"):
                 times_s.append(time.monotonic() - began_s)
             usage = event.get("usage") or usage
-    return _judged(client, times_s, usage)
+    return Seen(client, "dropped") if is_dropped else _judged(client, times_s, usage)
 
 
 def _judged(client: Client, times_s: Sequence[float], usage: Mapping[str, int]) -> Seen:
