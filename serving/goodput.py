@@ -14,8 +14,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import groupby, pairwise
 from types import MappingProxyType
+from typing import NamedTuple
 
 from serving.slo import DEFAULT_TBT_S, DEFAULT_TTFT_S, SloKind
 
@@ -41,6 +42,8 @@ class CallOutcome:
             preemption delivers no token again. Shorter than output_tokens until the call ends.
         ended: all its output was delivered.
         dropped: the engine dropped it.
+        then_from: number of the first output token that is paced by `ProgramOutcome.then_tbt_s`;
+            None: none is.
     """
 
     submitted_s: float
@@ -49,6 +52,7 @@ class CallOutcome:
     token_times_s: Sequence[float]
     ended: bool
     dropped: bool = False
+    then_from: int | None = None
 
     def __post_init__(self) -> None:
         times = self.token_times_s
@@ -80,6 +84,7 @@ class ProgramOutcome:
             work; None: it never counts.
         weight: value of one token in the "weighted" definition.
         ended_s: when its last call (or the tool after it) ended, absolute; None: it has not.
+        then_tbt_s: TBT of the second part of an answer, which is a stream (`Slo.then_tbt_s`).
     """
 
     program_id: str
@@ -93,6 +98,7 @@ class ProgramOutcome:
     application: str = ""
     user: str = ""
     weight: float = 1.0
+    then_tbt_s: float | None = None
 
     def __post_init__(self) -> None:
         needs_deadline = self.kind in (SloKind.DEADLINE, SloKind.COMPOUND)
@@ -156,19 +162,16 @@ def tokens(program: ProgramOutcome) -> float:
     ended by arrival + deadline; else 0.
     Best effort: 0 without a default deadline, since it has no SLO (section 6.1); with one as the
     deadline kind. The thesis uses default deadlines only against starvation.
+    An answer in two parts (`then_tbt_s`): the tokens of its second part count as those of a stream,
+    with a TBT of then_tbt_s. The first of them is due by the program's deadline; if it is in time,
+    the tokens before it count too. In a latency program it is due where the first stream had it
+    due.
 
     A time limit is inclusive.
-    Source: Wu (2025), chapter 3, design space, items 1 to 3.
+    Source: Wu (2025), chapter 3, design space, items 1 to 3; answers in two parts are ours.
     """
-    if program.kind is SloKind.LATENCY:
-        return float(
-            sum(_tokens_in_time(program, call, start_s) for call, start_s in _streams(program))
-        )
-    if not _in_time(program):
-        return 0.0
-    return float(
-        sum(call.prompt_tokens + call.output_tokens for call in program.each_call() if call.ended)
-    )
+    streamed = float(sum(stream.num_in_time for stream in _streams(program)))
+    return streamed + sum(_whole_tokens(program)) if _in_time(program) else streamed
 
 
 def met(program: ProgramOutcome) -> bool:
@@ -177,13 +180,12 @@ def met(program: ProgramOutcome) -> bool:
     Latency: in every call the first token and at least STREAM_SHARE_IN_TIME of the output tokens
     were on time, as in `tokens`, and the call ended, late tokens included, by `stream_end_s`.
     Without that last limit a stream that pauses before its last token would meet its SLO or not
-    depending on how long it is observed. All others: the program ended by its deadline.
+    depending on how long it is observed. All others: the program ended by its deadline; with an
+    answer in two parts, its second part is such a stream.
     """
-    if program.kind is not SloKind.LATENCY:
-        return _in_time(program)
-    return program.finished and all(
-        _stream_met(program, call, start_s) for call, start_s in _streams(program)
-    )
+    by_call = groupby(_streams(program), key=lambda stream: id(stream.call))
+    streams_met = program.finished and all(_streams_met(list(each)) for _, each in by_call)
+    return streams_met and (program.kind is SloKind.LATENCY or _in_time(program))
 
 
 def stream_end_s(*, start_s: float, ttft_s: float, tbt_s: float, output_tokens: int) -> float:
@@ -192,6 +194,12 @@ def stream_end_s(*, start_s: float, ttft_s: float, tbt_s: float, output_tokens: 
     It depends on the SLO and the true length only, so it is the same for every scheduler.
     """
     return start_s + ttft_s + tbt_s * output_tokens
+
+
+def end_due_s(program: ProgramOutcome) -> float:
+    """The time by which it must end to meet its SLO, absolute; without an SLO its arrival."""
+    whole_due_s = program.arrival_s + (program.deadline_s or 0.0)
+    return max((stream.end_s for stream in _streams(program)), default=whole_due_s)
 
 
 def requests(program: ProgramOutcome) -> float:
@@ -231,24 +239,20 @@ def service_gain(
         weighted tokens; 0 without an SLO: best effort without a default deadline.
     Source: Zhang et al. (2025), Tempo, section 3.1.
     """
-    if program.kind is SloKind.LATENCY:
-        gain = 0.0
-        for call, start_s in _streams(program):
-            for index, time_s in enumerate(call.token_times_s):
-                due_s = program.ttft_s + index * program.tbt_s
-                value = _decay(due_s, time_s - start_s, exponent)
-                gain += output_weight * value
-                if index == 0:
-                    gain += input_weight * call.prompt_tokens * value
+    gain = 0.0
+    for stream in _streams(program):
+        for index, time_s in enumerate(stream.times_s):
+            due_s = stream.due_s + index * stream.tbt_s - stream.start_s
+            value = _decay(due_s, time_s - stream.start_s, exponent)
+            gain += output_weight * value
+            if index == 0 and stream.first == 0 and program.kind is SloKind.LATENCY:
+                gain += input_weight * stream.call.prompt_tokens * value
+    whole_s = _whole_s(program)
+    if program.kind is SloKind.LATENCY or whole_s is None or program.deadline_s is None:
         return gain
-    if program.e2el_s is None or program.deadline_s is None:
-        return 0.0
-    value = _decay(program.deadline_s, program.e2el_s, exponent)
-    return value * sum(
-        input_weight * call.prompt_tokens + output_weight * call.output_tokens
-        for call in program.each_call()
-        if call.ended
-    )
+    inputs, outputs = _whole_tokens(program)
+    value = _decay(program.deadline_s, whole_s, exponent)
+    return gain + value * (input_weight * inputs + output_weight * outputs)
 
 
 GOODPUTS: Mapping[str, Goodput] = MappingProxyType(
@@ -261,39 +265,105 @@ GOODPUTS: Mapping[str, Goodput] = MappingProxyType(
 )
 
 
-def _streams(program: ProgramOutcome) -> Iterator[tuple[CallOutcome, float]]:
-    """Each call of a latency program, and the time from which its tokens' due times count."""
+class _Stream(NamedTuple):
+    """The tokens of a call from one on, each due one TBT after the one before.
+
+    Attributes:
+        first, last: numbers of its first token, and of the one after its last; last is above first.
+        start_s: from when its SLO counts, absolute.
+        due_s: when its first token is due, absolute.
+    """
+
+    call: CallOutcome
+    first: int
+    last: int
+    start_s: float
+    due_s: float
+    tbt_s: float
+
+    @property
+    def times_s(self) -> Sequence[float]:
+        """When its tokens were delivered."""
+        return self.call.token_times_s[self.first : self.last]
+
+    @property
+    def num_in_time(self) -> int:
+        """How many of its tokens were delivered in time."""
+        first_due_s = self.due_s + CLOCK_TOLERANCE_S
+        return sum(time_s <= first_due_s + i * self.tbt_s for i, time_s in enumerate(self.times_s))
+
+    @property
+    def end_s(self) -> float:
+        """When the token after its last would be due."""
+        return self.due_s + (self.last - self.first) * self.tbt_s
+
+
+def _streams(program: ProgramOutcome) -> Iterator[_Stream]:
+    """The parts of answers that are paced token by token, call by call."""
     for index, stage in enumerate(program.calls):
         for call in stage:
-            yield call, call.submitted_s if index else program.arrival_s
+            if program.kind is not SloKind.LATENCY:
+                if call.then_from is not None:
+                    due_s = program.arrival_s + (program.deadline_s or 0.0)
+                    yield from _second_part(program, call, program.arrival_s, due_s)
+                continue
+            start_s = call.submitted_s if index else program.arrival_s
+            due_s = start_s + program.ttft_s
+            last = call.output_tokens if call.then_from is None else call.then_from
+            if last:
+                yield _Stream(call, 0, last, start_s, due_s, program.tbt_s)
+            yield from _second_part(program, call, start_s, due_s + last * program.tbt_s)
 
 
-def _tokens_in_time(program: ProgramOutcome, call: CallOutcome, start_s: float) -> int:
-    first_due_s = start_s + program.ttft_s + CLOCK_TOLERANCE_S
-    return sum(
-        time_s <= first_due_s + index * program.tbt_s
-        for index, time_s in enumerate(call.token_times_s)
-    )
+def _second_part(
+    program: ProgramOutcome, call: CallOutcome, start_s: float, due_s: float
+) -> Iterator[_Stream]:
+    """The stream in the second part of an answer, if there is one."""
+    if call.then_from is not None and call.then_from < call.output_tokens:
+        assert program.then_tbt_s is not None, "the second part has a TBT"
+        yield _Stream(call, call.then_from, call.output_tokens, start_s, due_s, program.then_tbt_s)
 
 
-def _stream_met(program: ProgramOutcome, call: CallOutcome, start_s: float) -> bool:
-    if not call.ended:
-        return False
-    first_in_time = call.token_times_s[0] <= start_s + program.ttft_s + CLOCK_TOLERANCE_S
-    enough = _tokens_in_time(program, call, start_s) >= STREAM_SHARE_IN_TIME * call.output_tokens
-    end_s = stream_end_s(
-        start_s=start_s,
-        ttft_s=program.ttft_s,
-        tbt_s=program.tbt_s,
-        output_tokens=call.output_tokens,
-    )
-    return first_in_time and enough and call.token_times_s[-1] <= end_s + CLOCK_TOLERANCE_S
+def _streams_met(streams: Sequence[_Stream]) -> bool:
+    """Whether the streams of one call, in their order, met their SLO together."""
+    first, last = streams[0], streams[-1]
+    first_in_time = first.times_s[0] <= first.due_s + CLOCK_TOLERANCE_S
+    in_time = sum(stream.num_in_time for stream in streams)
+    enough = in_time >= STREAM_SHARE_IN_TIME * (last.last - first.first)
+    return first_in_time and enough and last.times_s[-1] <= last.end_s + CLOCK_TOLERANCE_S
+
+
+def _whole_tokens(program: ProgramOutcome) -> tuple[int, int]:
+    """Input and output tokens that count together, by the program's deadline: none of a stream."""
+    if program.kind is SloKind.LATENCY:
+        return 0, 0
+    inputs = outputs = 0
+    for call in program.each_call():
+        if call.ended or call.then_from is not None:
+            inputs += call.prompt_tokens
+            outputs += call.output_tokens if call.then_from is None else call.then_from
+    return inputs, outputs
+
+
+def _whole_s(program: ProgramOutcome) -> float | None:
+    """Seconds until what counts together was complete; None: it is not.
+
+    It is complete when the program has ended, or when the second part of its answers begins.
+    """
+    streams = list(_streams(program))
+    if not streams:
+        return program.e2el_s
+    if not all(stream.times_s for stream in streams):
+        return None
+    return max(stream.times_s[0] for stream in streams) - program.arrival_s
 
 
 def _in_time(program: ProgramOutcome) -> bool:
-    if program.e2el_s is None or program.deadline_s is None:
+    """Whether what counts together was complete by the deadline."""
+    if program.deadline_s is None:
         return False
-    return program.e2el_s <= program.deadline_s + CLOCK_TOLERANCE_S
+    whole_s = _whole_s(program)
+    return whole_s is not None and whole_s <= program.deadline_s + CLOCK_TOLERANCE_S
 
 
 def _decay(limit_s: float, actual_s: float, exponent: float) -> float:

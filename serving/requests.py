@@ -339,7 +339,7 @@ def write_slo(
     deadline_s = math.inf if slo.deadline_s is None else arrival_s + min(slo.deadline_s, MAX_VALUE)
     final_s = deadline_s if slo.final_s is None else arrival_s + min(slo.final_s, MAX_VALUE)
     waiting_s = math.inf if slo.waiting_s is None else min(slo.waiting_s, MAX_VALUE)
-    length = None if slo.length is None else slo.length.tokens
+    length, future = _first_part(slo)
     columns["request_id"][index] = request_id
     columns["slo"][index] = slo
     columns["arrival_s"][index] = arrival_s
@@ -349,10 +349,52 @@ def write_slo(
     columns["final_s"][index] = final_s
     columns["waiting_s"][index] = waiting_s
     columns["length"][index] = _clamped(length, default=_NO_LENGTH)
-    columns["future"][index] = _clamped(slo.future, default=_NO_FUTURE)
+    columns["future"][index] = _clamped(future, default=_NO_FUTURE)
     for name in _CLAMPED_FIELDS:
         columns[name][index] = min(max(getattr(slo, name), MIN_VALUE), MAX_VALUE)
     columns["stage"][index] = min(slo.stage, MAX_VALUE)
+
+
+def begin_second_part(
+    columns: dict[str, NDArray[Any]], index: int, slo: Slo, *, generated: int
+) -> None:
+    """Make a row the stream that begins with its next token (`Slo.then_tbt_s`).
+
+    The row's arrival becomes the time from which TTFT and TBT give that token its due time.
+
+    Args:
+        generated: output tokens so far.
+    """
+    assert slo.then_tbt_s is not None, "its answer has a second part"
+    tbt_s = min(max(slo.then_tbt_s, MIN_VALUE), MAX_VALUE)
+    due_s = columns["final_s"][index]
+    if slo.kind is SloKind.LATENCY:
+        first_s = columns["arrival_s"][index] + columns["ttft_s"][index]
+        due_s = first_s + generated * columns["tbt_s"][index]
+    columns["kind"][index] = LATENCY
+    columns["arrival_s"][index] = due_s - generated * tbt_s - columns["ttft_s"][index]
+    columns["tbt_s"][index] = tbt_s
+    columns["deadline_s"][index] = columns["final_s"][index] = math.inf
+    length = None
+    if slo.then_length is not None:
+        length = [generated + tokens for tokens in slo.then_length.tokens]
+    columns["length"][index] = _clamped(length, default=_NO_LENGTH)
+    columns["future"][index] = _NO_FUTURE
+
+
+def _first_part(slo: Slo) -> tuple[Sequence[float] | None, Sequence[float] | None]:
+    """The length and the future of a request at its arrival, for the columns.
+
+    What follows a deadline within an answer is work of the future. Two streams are counted as one.
+    """
+    length = None if slo.length is None else slo.length.tokens
+    then = slo.then_length
+    if length is None or then is None:
+        return length, slo.future
+    if slo.kind is SloKind.LATENCY:
+        return [sum(both) for both in zip(length, then.tokens, strict=True)], slo.future
+    future = slo.future or FutureWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return length, future._replace(decode_tokens=future.decode_tokens + then.upper(0.5))
 
 
 def _clamped(values: Sequence[float] | None, *, default: tuple[float, ...]) -> Sequence[float]:

@@ -90,6 +90,11 @@ class Slo:
         future: predicted work of the program after this stage; None without a prediction.
         weight: factor on the request's goodput.
         user: key for fairness.
+        then_token: id of the token that ends the first part of the answer, such as the end of
+            thinking; the tokens after it are a stream. None: the answer has one part.
+        then_tbt_s: TBT of that stream. Its first token is due by the deadline (`final_s`, or
+            `deadline_s` without one), or of the latency kind at its place in the first stream.
+        then_length: predicted quantiles of its length; `length` is of the first part then.
         dummy: it only waits for its turn: when it could begin it ends, before anything is computed
             (Wu (2025), section 4.3).
     Raises:
@@ -110,11 +115,15 @@ class Slo:
     future: FutureWork | None = None
     weight: float = 1.0
     user: str = ""
+    then_token: int | None = None
+    then_tbt_s: float | None = None
+    then_length: LengthSketch | None = None
     dummy: bool = False
 
     def __post_init__(self) -> None:
         self._check_deadlines()
-        for name in ("deadline_s", "ttft_s", "tbt_s", "waiting_s", "final_s", "weight"):
+        self._check_second_part()
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InvalidSlo(TAG_PREFIX + name, value, "must be a finite number above 0")
@@ -141,6 +150,19 @@ class Slo:
                 problem = f"kind {self.kind} has none; set slo_kind to deadline or compound"
                 raise InvalidSlo(TAG_PREFIX + name, value, problem)
 
+    def _check_second_part(self) -> None:
+        if self.then_token is None and self.then_tbt_s is None and self.then_length is None:
+            return
+        if self.kind is SloKind.BEST_EFFORT:
+            raise InvalidSlo("slo_then_tbt_s", self.then_tbt_s, f"kind {self.kind} has no targets")
+        if self.then_token is None or self.then_tbt_s is None:
+            problem = "a second part needs both slo_then_token and slo_then_tbt_s"
+            raise InvalidSlo("slo_then_tbt_s", self.then_tbt_s, problem)
+        if self.then_token < 0:
+            raise InvalidSlo("slo_then_token", self.then_token, "must not be negative")
+
+
+_POSITIVE = ("deadline_s", "ttft_s", "tbt_s", "waiting_s", "final_s", "weight", "then_tbt_s")
 
 BEST_EFFORT = Slo()
 
@@ -153,7 +175,7 @@ def to_tags(slo: Slo) -> dict[str, TagValue]:
         if value == field.default:
             continue
         if isinstance(value, LengthSketch):
-            tags["slo_length_q"] = [float(tokens) for tokens in value.tokens]
+            tags[f"{TAG_PREFIX}{field.name}_q"] = [float(tokens) for tokens in value.tokens]
         elif isinstance(value, FutureWork):
             parts = value[:-1] if value.serial_tokens == math.inf else value
             tags["slo_future"] = [float(part) for part in parts]
@@ -293,5 +315,8 @@ _TAGS: dict[str, tuple[str, Callable[[str, object], object]]] = {
     "slo_future": ("future", _future),
     "slo_weight": ("weight", _number),
     "slo_user": ("user", _text),
+    "slo_then_token": ("then_token", _whole),
+    "slo_then_tbt_s": ("then_tbt_s", _number),
+    "slo_then_length_q": ("then_length", _sketch),
     "slo_dummy": ("dummy", _flag),
 }

@@ -34,7 +34,7 @@ from serving.analyzer.features import CallFeatures
 from serving.analyzer.fitted import MIN_CALLS, fit
 from serving.analyzer.samples import Sample
 from serving.length_sketch import LengthSketch
-from serving.sim.programs.call_slos import single_call_slo
+from serving.sim.programs.call_slos import in_parts, single_call_slo
 from serving.sim.programs.programs import Program, StageCall
 from serving.slo import Slo, SloKind
 
@@ -208,8 +208,10 @@ class LearningPredictor:
         if self._learning.has_lengths:
             length = known.analyzer.estimate(features).sketch
         if program.kind is not SloKind.COMPOUND:
-            return single_call_slo(program, now_s, length)
-        return run.compound_slo(call, now_s, length)
+            slo = single_call_slo(program, now_s, length)
+        else:
+            slo = run.compound_slo(call, now_s, length)
+        return in_parts(slo, program, call)
 
     def call_ended(
         self, program: Program, call: StageCall, *, began_s: float, now_s: float
@@ -218,7 +220,7 @@ class LearningPredictor:
         run = self._open[program.id]
         features = run.end(call, now_s - began_s)
         self._samples[program.application].append(
-            Sample(features, call.call.output_tokens, began_s, now_s)
+            Sample(features, call.call.whole_tokens or call.call.output_tokens, began_s, now_s)
         )
         if not run.is_complete:
             return

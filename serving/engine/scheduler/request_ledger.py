@@ -20,6 +20,7 @@ from serving.requests import (
     Floats,
     Requests,
     RequestState,
+    begin_second_part,
     new_columns,
     program_name,
     write_slo,
@@ -174,7 +175,7 @@ class RequestLedger:
         )
         if is_complete:
             self._calls.ended(program, request.num_prompt_tokens + output_tokens)
-            if is_answer and output_tokens:
+            if is_answer and output_tokens and self._columns["slo"][row].then_token is None:
                 self.users.learn_length(user, self._columns["slo"][row], output_tokens)
             if self._columns["stage"][row] > 0:
                 cached_tokens = int(self._columns["cached_tokens"][row])
@@ -189,6 +190,17 @@ class RequestLedger:
                 column[row] = column[len(self._requests)]
         for name in ("request_id", "slo"):
             self._columns[name][len(self._requests)] = None
+
+    def begin_second_part(self, request_id: str, *, generated: int) -> None:
+        """The first part of an answer has ended after these output tokens; a stream follows.
+
+        Like every stream it is a program of its own from now on.
+        """
+        row, columns = self._row[request_id], self._columns
+        begin_second_part(columns, row, columns["slo"][row], generated=generated)
+        now_s = self.clock()
+        self._programs.close(int(columns["program"][row]), now_s)
+        columns["program"][row] = self._programs.open(f"stream {request_id}", now_s)
 
     def slo(self, request_id: str) -> Slo:
         """A request's SLO."""

@@ -48,6 +48,7 @@ class RequestLifecycle:
         self._planner = planner
         self._block_tokens = block_tokens
         self.dummies: set[str] = set()
+        self._first_parts: dict[str, tuple[Request, int]] = {}  # with the token that ends the part
         self._rejected: dict[str, InvalidSlo] = {}
         self._ending = ""  # the request that the scheduler itself ends now
 
@@ -79,14 +80,17 @@ class RequestLifecycle:
             cached_tokens: prompt tokens that the prefix cache holds.
         """
         error = self.ledger.add(request, cached_tokens=cached_tokens)
-        if self.ledger.slo(request.request_id).dummy:
+        slo = self.ledger.slo(request.request_id)
+        if slo.dummy:
             self.dummies.add(request.request_id)
+        if slo.then_token is not None:
+            self._first_parts[request.request_id] = request, slo.then_token
         if error is not None:
             self._rejected[request.request_id] = error
         elif self._planner.tuned is not None:
             self._planner.tuned.begin(
                 request.request_id,
-                self.ledger.slo(request.request_id),
+                slo,
                 self.clock(),
                 prompt_tokens=request.num_prompt_tokens,
             )
@@ -105,12 +109,28 @@ class RequestLifecycle:
 
     def delivered(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
         """Tokens leave the engine."""
+        if self._first_parts:
+            self._find_second_parts(outputs)
         if self._planner.tuned is None:
             return
         now_s = self.clock()
         for batch in outputs.values():
             for output in batch.outputs:
                 self._planner.tuned.deliver(output.request_id, len(output.new_token_ids), now_s)
+
+    def _find_second_parts(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
+        """Find the answers that go on as streams from their next token on (`Slo.then_token`)."""
+        for batch in outputs.values():
+            for output in batch.outputs:
+                request_id, new_tokens = output.request_id, output.new_token_ids
+                request, token = self._first_parts.get(request_id, (None, None))
+                if request is None or token not in new_tokens:
+                    continue
+                num_after = len(new_tokens) - new_tokens.index(token) - 1
+                del self._first_parts[request_id]
+                generated = request.num_output_tokens - num_after
+                self.ledger.begin_second_part(request_id, generated=generated)
+                self._planner.plan_due = True
 
     def lost_cache(self, request: Request) -> None:
         """A request loses its KV cache and will have to recompute it."""
@@ -144,6 +164,7 @@ class RequestLifecycle:
         now_s = self.clock()
         self._rejected.pop(request_id, None)
         self.dummies.discard(request_id)
+        self._first_parts.pop(request_id, None)
         if self._planner.tuned is not None:
             self._planner.tuned.end(request_id, output_tokens, now_s, whole=is_complete)
         due_s = self.ledger.last_due_s(request_id, output_tokens)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
-from serving.goodput import CallOutcome, ProgramOutcome, met, stream_end_s, tokens
+from serving.goodput import CallOutcome, ProgramOutcome, end_due_s, met, tokens
 from serving.slo import Slo, SloKind
 
 NUM_USERS = 200
@@ -90,7 +90,9 @@ class Promise:
         self._clock = clock
         self._arrival_s = self._end_s = clock()
         self._prompt_tokens = 0
-        self._token_times_s: dict[int, list[float]] = {}  # by answer: a request may ask for several
+        # By answer: a request may ask for several.
+        self._token_times_s: dict[int, list[float]] = {}
+        self._then_from: dict[int, int] = {}
 
     @property
     def is_complete(self) -> bool:
@@ -108,8 +110,11 @@ class Promise:
         self._prompt_tokens = len(output.prompt_token_ids or ())
         for answer in output.outputs:
             times_s = self._token_times_s.setdefault(answer.index, [])
-            num_new = len(answer.token_ids) - (0 if is_delta else len(times_s))
-            times_s.extend([now_s] * num_new)
+            new_tokens = list(answer.token_ids[0 if is_delta else len(times_s) :])
+            if (end := self.slo.then_token) is not None and end in new_tokens:
+                then_from = len(times_s) + new_tokens.index(end) + 1
+                self._then_from.setdefault(answer.index, then_from)
+            times_s.extend([now_s] * len(new_tokens))
 
     def end(self, ended: str) -> None:
         """It ends; the first end counts."""
@@ -126,8 +131,9 @@ class Promise:
                 # An answer without a token, of a stop at once, ends like one of a single token.
                 token_times_s=times_s or ([self._end_s] if self.is_complete else []),
                 ended=self.is_complete,
+                then_from=self._then_from.get(answer),
             )
-            for number, times_s in enumerate(self._token_times_s.values())
+            for number, (answer, times_s) in enumerate(self._token_times_s.items())
         )
         return ProgramOutcome(
             program_id=self.slo.program,
@@ -138,27 +144,23 @@ class Promise:
             ttft_s=self.slo.ttft_s,
             tbt_s=self.slo.tbt_s,
             deadline_s=self.slo.final_s or self.slo.deadline_s,
+            then_tbt_s=self.slo.then_tbt_s,
         )
 
     def slack_s(self) -> float:
         """Seconds that were left at its end; negative if it was late."""
-        if self.slo.kind is SloKind.LATENCY:
-            due_s = stream_end_s(
-                start_s=self._arrival_s,
-                ttft_s=self.slo.ttft_s,
-                tbt_s=self.slo.tbt_s,
-                output_tokens=max(self._output_tokens, default=0),
-            )
-        else:
-            due_s = self._arrival_s + (self.slo.final_s or self.slo.deadline_s or 0.0)
-        return due_s - self._end_s
+        return end_due_s(self.outcome()) - self._end_s
 
     def length_ratios(self) -> list[float]:
-        """The predicted median of each answer over its length; empty without a prediction."""
+        """The predicted median of each answer over its length; empty without a prediction.
+
+        Of an answer in two parts, of its first.
+        """
         if self.slo.length is None:
             return []
         median = self.slo.length.upper(0.5)
-        return [median / max(each, 1) for each in self._output_tokens]
+        lengths = {answer: len(times_s) for answer, times_s in self._token_times_s.items()}
+        return [median / max(each, 1) for each in (lengths | self._then_from).values()]
 
     @property
     def num_prompt_tokens(self) -> int:

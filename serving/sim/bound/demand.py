@@ -8,13 +8,14 @@ column takes, between a release time and a due time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from serving.goodput import CLOCK_TOLERANCE_S, STREAM_SHARE_IN_TIME
 from serving.sim.bound.least_work import CallWork, Floats, LeastWork
-from serving.sim.programs.programs import Program
+from serving.sim.programs.programs import Program, Stage
 from serving.slo import SloKind
 
 
@@ -79,7 +80,7 @@ def token_demand(
     """
     if program.kind is not SloKind.LATENCY:
         value = float(program.total_tokens)
-        return _whole_demand(program, least_work, value, observed_until_s)
+        return _whole_demand(_first_part(program), least_work, value, observed_until_s)
     work, due_s, earliest_s = _stream(program, least_work, observed_until_s)
     useful = np.flatnonzero(earliest_s <= due_s)
     if not len(useful):
@@ -117,7 +118,7 @@ def request_demand(
         None if the program cannot meet its SLO.
     """
     if program.kind is not SloKind.LATENCY:
-        return _whole_demand(program, least_work, 1.0, observed_until_s)
+        return _whole_demand(_first_part(program), least_work, 1.0, observed_until_s)
     work, due_s, earliest_s = _stream(program, least_work, observed_until_s)
     num_tokens = len(due_s)
     enough = -(-STREAM_SHARE_IN_TIME.numerator * num_tokens // STREAM_SHARE_IN_TIME.denominator)
@@ -143,6 +144,27 @@ def request_demand(
         )
     columns = (Column(1.0, 1.0, work.prefill_steps + decoded),)
     return Demand(program.kind, release_s, needs[-1].due_s, columns, tuple(needs))
+
+
+def _first_part(program: Program) -> Program:
+    """A program that needs less and earns as much, without the second part of its last answer.
+
+    That part's tokens may be in time though its first one is late. So what comes before it is due
+    by the end of that part.
+    """
+    if program.then_tbt_s is None:
+        return program
+    assert program.deadline_s is not None, "the program is not of the latency kind"
+    *before, (_, tool_s) = program.stages
+    (last,) = program.stages[-1].calls
+    then_tokens = last.output_tokens - last.whole_tokens
+    first = last._replace(output_tokens=max(last.whole_tokens, 1), then_from=None)
+    return replace(
+        program,
+        stages=(*before, Stage((first,), tool_s)),
+        deadline_s=program.deadline_s + then_tokens * program.then_tbt_s,
+        then_tbt_s=None,
+    )
 
 
 def _whole_demand(
@@ -177,8 +199,11 @@ def _stream(
     """A latency program's call; each token's due time and earliest possible time, absolute."""
     stage = program.stages[0]
     work = least_work.call(stage.calls[0])
-    num_tokens = stage.calls[0].output_tokens
-    timeline = program.arrival_s + program.ttft_s + program.tbt_s * np.arange(num_tokens)
+    num_tokens, whole_tokens = stage.calls[0].output_tokens, stage.calls[0].whole_tokens
+    paces_s = np.full(num_tokens, program.tbt_s)
+    paces_s[whole_tokens:] = program.then_tbt_s or program.tbt_s
+    first_due_s = program.arrival_s + program.ttft_s
+    timeline = first_due_s + np.concatenate(([0.0], np.cumsum(paces_s)[:-1]))
     due_s = np.minimum(timeline + CLOCK_TOLERANCE_S, observed_until_s)
     first_s = program.arrival_s + stage.tool_s + work.isolated_prefill_s
     return work, due_s, first_s + np.concatenate(([0.0], np.cumsum(work.isolated_decode_s)))

@@ -59,6 +59,7 @@ class ActiveCall:
             output_tokens=self.call.call.output_tokens,
             slo=slo,
             max_tokens=max_tokens,
+            whole_tokens=self.call.call.then_from or None,
         )
 
     def _prompt(self) -> list[int]:
@@ -192,6 +193,7 @@ def outcome_of(
         application=program.application,
         user=program.user,
         weight=program.weight,
+        then_tbt_s=program.then_tbt_s,
     )
 
 
@@ -210,6 +212,7 @@ def _submitted(stage: Iterable[ActiveCall]) -> tuple[CallOutcome, ...]:
             token_times_s=tuple(each.times_s),
             ended=each.ended,
             dropped=each.dropped,
+            then_from=each.call.call.then_from,
         )
         for each in stage
         if each.submitted

@@ -110,7 +110,15 @@ def scaled(
 
     TBT scales with the duration of a step. Arrivals, TTFT, deadlines and tools scale with the
     duration of a call, so that they keep their proportion to service and queueing times.
+
+    Raises:
+        InvalidWorkload: answers have two parts, whose boundary a real model does not repeat.
     """
+    programs = tuple(programs)
+    for program in programs:
+        if program.then_tbt_s is not None:
+            reason = "answers in two parts run only in the simulator"
+            raise InvalidWorkload("program", program.id, reason)
     return tuple(
         replace(
             program,

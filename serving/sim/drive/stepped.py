@@ -47,12 +47,20 @@ class SteppedEngine(Protocol):
         ...
 
     def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+        self,
+        request_id: str,
+        *,
+        prompt: list[int],
+        output_tokens: int,
+        slo: Slo,
+        max_tokens: int,
+        whole_tokens: int | None = None,
     ) -> None:
         """Take a request.
 
         Args:
             output_tokens: its true length, at least 1; policies do not see it.
+            whole_tokens: the true length of the first of its answer's two parts; None: it has one.
             max_tokens: its limit, at least output_tokens; policies see it.
         """
         ...

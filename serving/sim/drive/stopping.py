@@ -42,7 +42,14 @@ class StoppingEngine:
         return self._engine.recomputed_tokens
 
     def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+        self,
+        request_id: str,
+        *,
+        prompt: list[int],
+        output_tokens: int,
+        slo: Slo,
+        max_tokens: int,
+        whole_tokens: int | None = None,
     ) -> None:
         """Take a request; ignored after the stop."""
         if not self._stopped:
@@ -52,6 +59,7 @@ class StoppingEngine:
                 output_tokens=output_tokens,
                 slo=slo,
                 max_tokens=max_tokens,
+                whole_tokens=whole_tokens,
             )
 
     def abort(self, request_id: str) -> None:

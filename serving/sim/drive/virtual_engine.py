@@ -27,6 +27,7 @@ from serving.engine.setup.config import EngineConfig
 from serving.engine.setup.random_model import ensure_random_model
 from serving.policies.table import PolicySpec
 from serving.sim.drive.stepped import Ended, Progress
+from serving.sim.programs.call_slos import PART_END
 from serving.slo import Slo, to_tags
 from serving.step_cost import Composition
 
@@ -85,6 +86,7 @@ class VirtualEngine:
         self._clock = clock
         self._config = config
         self._output_tokens: dict[str, int] = {}
+        self._sure_tokens: dict[str, int] = {}  # until the end of the present part of the answer
         self._step: SchedulerOutput | None = None
         self._computed: dict[str, int] = {}  # request id -> longest context ever computed
         self._recomputing: set[str] = set()
@@ -102,12 +104,21 @@ class VirtualEngine:
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+        self,
+        request_id: str,
+        *,
+        prompt: list[int],
+        output_tokens: int,
+        slo: Slo,
+        max_tokens: int,
+        whole_tokens: int | None = None,
     ) -> None:
         """Take a request.
 
         Args:
             output_tokens: its true length, at least 1; the scheduler does not see it.
+            whole_tokens: the true length of the first of its answer's two parts, at least 1, below
+                output_tokens; None: it has one.
             max_tokens: its limit, at least output_tokens; policies see it.
         """
         assert 1 <= output_tokens <= max_tokens, "an answer has 1 to max_tokens tokens"
@@ -122,6 +133,9 @@ class VirtualEngine:
             extra_args=to_tags(slo) or None,
         )
         self._output_tokens[request_id] = output_tokens
+        self._sure_tokens[request_id] = output_tokens
+        if whole_tokens:
+            self._sure_tokens[request_id] = whole_tokens
         request = Request(
             request_id,
             prompt,
@@ -192,6 +206,7 @@ class VirtualEngine:
 
     def _forget(self, request_id: str) -> None:
         self._output_tokens.pop(request_id, None)
+        self._sure_tokens.pop(request_id, None)
         self._computed.pop(request_id, None)
         self._recomputing.discard(request_id)
 
@@ -200,9 +215,13 @@ class VirtualEngine:
         request = self.scheduler.requests[request_id]
         if request.num_computed_tokens - num_drafts < request.num_tokens:
             return []
-        remaining = self._output_tokens[request_id] - request.num_output_tokens
+        remaining = self._sure_tokens[request_id] - request.num_output_tokens
         count = min(1 + min(num_drafts, self._config.accepted_tokens), remaining)
-        return [WORD] * (count - 1) + [_END if count == remaining else WORD]
+        if count < remaining:
+            return [WORD] * count
+        is_end = self._sure_tokens[request_id] == self._output_tokens[request_id]
+        self._sure_tokens[request_id] = self._output_tokens[request_id]
+        return [WORD] * (count - 1) + [_END if is_end else PART_END]
 
     def _draft(self, request_ids: Iterable[str]) -> None:
         """Draft the next tokens of these requests, unless they have ended."""

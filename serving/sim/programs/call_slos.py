@@ -10,6 +10,9 @@ from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program, StageCall
 from serving.slo import OnLate, Slo, SloKind
 
+PART_END = 8
+"""Id of the token that ends the first part of an answer in two parts."""
+
 MIN_REMAINING_S = 0.001
 """Deadline of a call that starts past its deadline: SLO tags hold only positive durations."""
 
@@ -37,11 +40,16 @@ class Predictions:
         A stage of a compound program gets an even share of the remaining time: remaining time / (1
         + predicted number of later stages).
         """
-        length = None
+        length = then_length = None
         if self.lengths is not None:
-            length = self.lengths.sketch(call.call_id, call.call.output_tokens)
+            tokens = call.call.output_tokens
+            whole_tokens = call.call.whole_tokens or tokens
+            length = self.lengths.sketch(call.call_id, whole_tokens)
+            if whole_tokens < tokens:
+                then_length = self.lengths.sketch(f"{call.call_id}/then", tokens - whole_tokens)
         if program.kind is not SloKind.COMPOUND:
-            return single_call_slo(program, now_s, length)
+            slo = single_call_slo(program, now_s, length)
+            return in_parts(slo, program, call, then_length)
         future = None
         stages_left = 1.0
         if self.futures is not None:
@@ -53,7 +61,7 @@ class Predictions:
             )
             stages_left += self.futures.later_stages(program, call.stage)
         remaining_s = _remaining_s(program, now_s)
-        return Slo(
+        slo = Slo(
             length=length,
             weight=program.weight,
             user=program.user,
@@ -66,6 +74,7 @@ class Predictions:
             stage_calls=len(program.stages[call.stage].calls),
             future=future,
         )
+        return in_parts(slo, program, call, then_length)
 
     def call_ended(
         self, program: Program, call: StageCall, *, began_s: float, now_s: float
@@ -82,6 +91,30 @@ def single_call_slo(program: Program, now_s: float, length: LengthSketch | None)
         return replace(slo, kind=SloKind.DEADLINE, deadline_s=_remaining_s(program, now_s))
     assert program.kind is SloKind.BEST_EFFORT, "a compound program has stages"
     return slo
+
+
+def in_parts(
+    slo: Slo, program: Program, call: StageCall, then_length: LengthSketch | None = None
+) -> Slo:
+    """The SLO of a call with that of the second part of its answer, if there is one.
+
+    A call that is a stream from its first token on is of the latency kind.
+    """
+    if program.then_tbt_s is None or call.call.then_from is None:
+        return slo
+    if call.call.then_from:
+        then_tbt_s = program.then_tbt_s
+        return replace(slo, then_token=PART_END, then_tbt_s=then_tbt_s, then_length=then_length)
+    assert slo.final_s is not None, "a compound program has a deadline"
+    return Slo(
+        kind=SloKind.LATENCY,
+        ttft_s=slo.final_s,
+        tbt_s=program.then_tbt_s,
+        waiting_s=slo.final_s,
+        length=slo.length,
+        weight=slo.weight,
+        user=slo.user,
+    )
 
 
 def _remaining_s(program: Program, now_s: float) -> float:

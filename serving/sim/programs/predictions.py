@@ -84,6 +84,7 @@ class FutureErrors:
         """The predicted work of a program after one of its stages; all 0 after the last.
 
         A stage takes the seconds of its slowest call without queueing, and of the tool before it.
+        The path ends where the second part of the last answer begins.
 
         Args:
             token_s: seconds of one decode step.
@@ -94,7 +95,7 @@ class FutureErrors:
         tool_s = math.fsum(each.tool_s for each in later)
         compute_s = math.fsum(
             max(
-                call.prompt_tokens * prefill_token_s + call.output_tokens * token_s
+                call.prompt_tokens * prefill_token_s + call.whole_tokens * token_s
                 for call in each.calls
             )
             for each in later
@@ -105,7 +106,7 @@ class FutureErrors:
             decode_tokens=sum(call.output_tokens for call in calls),
             critical_s=compute_s + tool_s,
             tool_s=tool_s,
-            serial_tokens=sum(max(call.output_tokens for call in each.calls) for each in later),
+            serial_tokens=sum(max(call.whole_tokens for call in each.calls) for each in later),
         )
         factor = self._factor(program, stage)
         return FutureWork(*(part * factor for part in truth))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from serving.slo import DEFAULT_TBT_S, DEFAULT_TTFT_S, SloKind
@@ -21,6 +21,9 @@ class Call(NamedTuple):
             their two counts.
         prefix_group: calls of different groups share no prefix.
         step: the step of its application that makes it, as its client knows it: "reflection".
+        then_from: number of the first output token of the answer's second part, which is a stream
+            of its own pace, such as the answer after thinking; None: the answer has one part. 0:
+            all of it is a stream, though the program is not.
     """
 
     prompt_tokens: int
@@ -28,6 +31,12 @@ class Call(NamedTuple):
     shared_prefix_tokens: int = 0
     prefix_group: int = 0
     step: str = ""
+    then_from: int | None = None
+
+    @property
+    def whole_tokens(self) -> int:
+        """Output tokens before the second part of its answer; all without one."""
+        return self.output_tokens if self.then_from is None else self.then_from
 
 
 class Stage(NamedTuple):
@@ -61,6 +70,8 @@ class Program:
             call; None for the other kinds.
         user: key for fairness.
         weight: goodput weight.
+        then_tbt_s: TBT of the second part of its last answer, as in `Slo.then_tbt_s`: of the only
+            call of the last stage, the one with `then_from`.
     Raises:
         InvalidProgram: a count or a time is out of range, or the kind and the shape disagree.
     """
@@ -75,9 +86,10 @@ class Program:
     deadline_s: float | None = None
     user: str = ""
     weight: float = 1.0
+    then_tbt_s: float | None = None
 
     def __post_init__(self) -> None:
-        reason = self._shape_fault() or self._slo_fault()
+        reason = self._shape_fault() or self._slo_fault() or self._second_part_fault()
         if reason:
             raise InvalidProgram(self.id, reason)
 
@@ -104,11 +116,39 @@ class Program:
         needs_deadline = self.kind in (SloKind.DEADLINE, SloKind.COMPOUND)
         if needs_deadline != (self.deadline_s is not None):
             return f"kind {self.kind} {'needs a' if needs_deadline else 'has no'} deadline_s"
-        for name in ("ttft_s", "tbt_s", "deadline_s", "weight"):
+        for name in ("ttft_s", "tbt_s", "deadline_s", "weight", "then_tbt_s"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 return f"{name} must be a finite number above 0, not {value}"
         return None
+
+    def _second_part_fault(self) -> str | None:
+        in_parts = [each for each in self.all_calls() if each.call.then_from is not None]
+        if self.then_tbt_s is None:
+            return "a call with then_from needs then_tbt_s" if in_parts else None
+        if self.kind is SloKind.BEST_EFFORT:
+            return "kind best_effort has no then_tbt_s"
+        if len(self.stages[-1].calls) > 1 or [each.stage for each in in_parts] != [
+            len(self.stages) - 1
+        ]:
+            return "then_tbt_s needs then_from in the only call of the last stage, and nowhere else"
+        (last,) = self.stages[-1].calls
+        first = 0 if self.kind is SloKind.COMPOUND else 1
+        if not first <= last.whole_tokens < last.output_tokens:
+            return f"then_from must be from {first} to below {last.output_tokens} output tokens"
+        return None
+
+    def without_slo(self) -> Program:
+        """The same calls as best effort."""
+        *before, last = self.stages
+        last = last._replace(calls=tuple(call._replace(then_from=None) for call in last.calls))
+        return replace(
+            self,
+            kind=SloKind.BEST_EFFORT,
+            stages=(*before, last),
+            deadline_s=None,
+            then_tbt_s=None,
+        )
 
     @property
     def num_calls(self) -> int:

@@ -25,6 +25,7 @@ _HEAVY = LengthPair(Lengths(500, 2.0), Lengths(100, 2.0, 2_048))
 _NEAR = LengthPair(Lengths(200, 0.5, 1_000), Lengths(10, 0.5, 25))
 _FAR = LengthPair(lengths.DEEP_RESEARCH.prompt, Lengths(1_000, 0.5, 3_000))
 _CHAIN_CALLS = 3
+_THOUGHT = LengthPair(lengths.REASONING.prompt, Lengths(1_000, 0.5, 3_000))
 
 
 def _document(rng: np.random.Generator) -> tuple[Stage, ...]:
@@ -38,6 +39,20 @@ def _label(rng: np.random.Generator) -> tuple[Stage, ...]:
     """One classification; its answer has 1 to _MAX_LABEL_TOKENS tokens, equally often."""
     prompt = _LABEL_PROMPT.sample(rng)
     return (Stage((Call(prompt, int(rng.integers(1, _MAX_LABEL_TOKENS + 1))),)),)
+
+
+def _thinking(rng: np.random.Generator) -> tuple[Stage, ...]:
+    """One call; the second part of its answer is the response to what it has thought."""
+    ((call,), _), *_ = single(rng, pair=_THOUGHT)
+    answer = lengths.REASONING_RESPONSE.sample(rng)
+    thought = call.output_tokens
+    return (Stage((call._replace(output_tokens=thought + answer, then_from=thought),)),)
+
+
+def _streamed_answer(rng: np.random.Generator) -> tuple[Stage, ...]:
+    """Deep research; all of its last answer is a stream."""
+    *before, ((last,), tool_s) = shapes.deep_research(rng, totals=lengths.DEEP_RESEARCH_PROGRAM)
+    return (*before, Stage((last._replace(then_from=0),), tool_s))
 
 
 def _chain(rng: np.random.Generator, *, pair: LengthPair) -> tuple[Stage, ...]:
@@ -142,6 +157,39 @@ FAMILIES: Mapping[str, Workload] = MappingProxyType(
                     stage_deadline_s=50.0,
                 ),
             ),
+        ),
+        "streamed_research": Workload(
+            "Wu (2025), table 6.1: tokens of the deep-research programs. Assumed: the last answer"
+            " is read as it is written, its first token due after 15 s per stage, TBT 0.1 s; half"
+            " of the programs are the chatbot's streams of `mixed`",
+            (
+                replace(
+                    _task("deep_research", SloKind.COMPOUND, _streamed_answer),
+                    stage_deadline_s=15.0,
+                    then_tbt_s=0.1,
+                ),
+                _task("chatbot", SloKind.LATENCY, partial(single, pair=lengths.CHATBOT)),
+            ),
+        ),
+        "thinking": Workload(
+            "SLOs-Serve, table 4: prompts and responses of its reasoning. Assumed: 1,000 tokens of"
+            " thinking (median, sigma 0.5, at most 3,000); the response's first token is due after"
+            " 40 s, its TBT is 0.1 s",
+            (
+                replace(
+                    _task("thinking", SloKind.DEADLINE, _thinking),
+                    stage_deadline_s=40.0,
+                    then_tbt_s=0.1,
+                ),
+            ),
+            max_tokens=lengths.MAX_CALL_TOKENS,
+        ),
+        "two_paces": Workload(
+            "SLOs-Serve, table 4: prompts and responses of its reasoning, which has a shorter TBT"
+            " for the thinking. Assumed: 1,000 tokens of thinking (median, sigma 0.5, at most"
+            " 3,000) with TTFT 2 s and TBT 0.03 s, then a response with TBT 0.1 s",
+            (replace(_task("two_paces", SloKind.LATENCY, _thinking), tbt_s=0.03, then_tbt_s=0.1),),
+            max_tokens=lengths.MAX_CALL_TOKENS,
         ),
         "half_promised": Workload(
             "Wu (2025), section 6.1, as `mixed` (table 6.1). Assumed: as many programs again of"

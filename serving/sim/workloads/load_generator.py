@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -230,8 +230,7 @@ def generate_load(
 def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, ...]:
     """Programs without an SLO that all arrive at time 0, so that none may be dropped."""
     return tuple(
-        replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None)
-        for program in _programs_at(source, [0.0] * num_programs, seed=seed)
+        program.without_slo() for program in _programs_at(source, [0.0] * num_programs, seed=seed)
     )
 
 
@@ -267,15 +266,18 @@ def outcome_known_s(program: Program) -> float:
 
     A latency program by `stream_end_s`; a best-effort program, which has no SLO, at its arrival.
     """
+    last = program.stages[-1].calls[-1]
+    then_s = (program.then_tbt_s or 0.0) * (last.output_tokens - last.whole_tokens)
     if program.deadline_s is not None:
-        return program.arrival_s + program.deadline_s
+        return program.arrival_s + program.deadline_s + then_s
     if program.kind is SloKind.LATENCY:
-        return stream_end_s(
+        ends_s = stream_end_s(
             start_s=program.arrival_s,
             ttft_s=program.ttft_s,
             tbt_s=program.tbt_s,
-            output_tokens=program.output_tokens,
+            output_tokens=last.whole_tokens,
         )
+        return ends_s + then_s
     return program.arrival_s
 
 

@@ -35,6 +35,7 @@ class Task:
         tbt_s: the TBT of its SLO.
         stage_deadline_s: the deadline of its SLO, for each of its stages.
         user: key for fairness.
+        then_tbt_s: the TBT of the second part of the last answer, if its calls have `then_from`.
     """
 
     share: float
@@ -46,6 +47,7 @@ class Task:
     tbt_s: float = TBT_S
     stage_deadline_s: float = STAGE_DEADLINE_S
     user: str = ""
+    then_tbt_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

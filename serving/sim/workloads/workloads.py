@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from serving.sim.programs.programs import Program, Stage
+from serving.sim.programs.programs import Call, Program, Stage
 from serving.sim.workloads.arrivals import ARRIVALS
 from serving.sim.workloads.families import FAMILIES
 from serving.sim.workloads.published import PUBLISHED
@@ -78,14 +78,17 @@ def generate(
 def _cut_answers(stages: tuple[Stage, ...], max_tokens: int) -> tuple[Stage, ...]:
     """The same calls with answers of at most max_tokens."""
     return tuple(
-        stage._replace(
-            calls=tuple(
-                call._replace(output_tokens=min(call.output_tokens, max_tokens))
-                for call in stage.calls
-            )
-        )
+        stage._replace(calls=tuple(_cut_answer(call, max_tokens) for call in stage.calls))
         for stage in stages
     )
+
+
+def _cut_answer(call: Call, max_tokens: int) -> Call:
+    """Of an answer in two parts, both are cut by the same factor."""
+    cut = call._replace(output_tokens=min(call.output_tokens, max_tokens))
+    if call.then_from is not None and cut.output_tokens < call.output_tokens:
+        cut = cut._replace(then_from=call.then_from * cut.output_tokens // call.output_tokens)
+    return cut
 
 
 def _program(
@@ -105,6 +108,7 @@ def _program(
         tbt_s=task.tbt_s * slo_scale,
         deadline_s=task.stage_deadline_s * len(stages) * slo_scale if has_deadline else None,
         user=task.user,
+        then_tbt_s=None if task.then_tbt_s is None else task.then_tbt_s * slo_scale,
     )
 
 
