@@ -200,7 +200,9 @@ class RequestLedger:
         begin_second_part(columns, row, columns["slo"][row], generated=generated)
         now_s = self.clock()
         self._programs.close(int(columns["program"][row]), now_s)
-        columns["program"][row] = self._programs.open(f"stream {request_id}", now_s)
+        number = self._programs.open(f"stream {request_id}", now_s)
+        self._calls.arrived(number, 0, 1, is_new=True, is_alone=True)
+        columns["program"][row] = number
 
     def slo(self, request_id: str) -> Slo:
         """A request's SLO."""

@@ -139,6 +139,7 @@ def calm(
         admitted=admitted,
         density=density,
         expected=expected,
+        busy_share=busy_share,
         utilisation=utilisation,
         step=step,
     )
