@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.length_sketch import LENGTH_LEVELS
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.length_sketch_columns import upper_tokens
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 
@@ -104,9 +104,10 @@ class RequestView(NamedTuple):
             level: probability that the bound holds, in (0, 1).
         """
         limit = max(self.max_tokens - self.output_tokens, 1)
-        if self.slo.length is None:
+        length, _ = _first_part(self.slo)
+        if length is None:
             return float(limit)
-        bound = self.slo.length.upper(level, generated=self.output_tokens)
+        bound = length.upper(level, generated=self.output_tokens)
         return min(bound - self.output_tokens, limit)
 
 
@@ -348,7 +349,9 @@ def write_slo(
     columns["deadline_s"][index] = deadline_s
     columns["final_s"][index] = final_s
     columns["waiting_s"][index] = waiting_s
-    columns["length"][index] = _clamped(length, default=_NO_LENGTH)
+    columns["length"][index] = _clamped(
+        None if length is None else length.tokens, default=_NO_LENGTH
+    )
     columns["future"][index] = _clamped(future, default=_NO_FUTURE)
     for name in _CLAMPED_FIELDS:
         columns[name][index] = min(max(getattr(slo, name), MIN_VALUE), MAX_VALUE)
@@ -356,7 +359,12 @@ def write_slo(
 
 
 def begin_second_part(
-    columns: dict[str, NDArray[Any]], index: int, slo: Slo, *, generated: int
+    columns: dict[str, NDArray[Any]],
+    index: int,
+    slo: Slo,
+    *,
+    generated: int,
+    length_ratio: float = 1.0,
 ) -> None:
     """Make a row the stream that begins with its next token (`Slo.then_tbt_s`).
 
@@ -364,6 +372,7 @@ def begin_second_part(
 
     Args:
         generated: output tokens so far.
+        length_ratio: by which policies correct predicted lengths; it is not for these tokens.
     """
     assert slo.then_tbt_s is not None, "its answer has a second part"
     tbt_s = min(max(slo.then_tbt_s, MIN_VALUE), MAX_VALUE)
@@ -377,22 +386,22 @@ def begin_second_part(
     columns["deadline_s"][index] = columns["final_s"][index] = math.inf
     length = None
     if slo.then_length is not None:
-        length = [generated + tokens for tokens in slo.then_length.tokens]
+        length = [generated / length_ratio + tokens for tokens in slo.then_length.tokens]
     columns["length"][index] = _clamped(length, default=_NO_LENGTH)
     columns["future"][index] = _NO_FUTURE
 
 
-def _first_part(slo: Slo) -> tuple[Sequence[float] | None, Sequence[float] | None]:
-    """The length and the future of a request at its arrival, for the columns.
+def _first_part(slo: Slo) -> tuple[LengthSketch | None, FutureWork | None]:
+    """The predicted length and future of a request at its arrival.
 
     What follows a deadline within an answer is work of the future. Two streams are counted as one.
     """
-    length = None if slo.length is None else slo.length.tokens
-    then = slo.then_length
+    length, then = slo.length, slo.then_length
     if length is None or then is None:
         return length, slo.future
     if slo.kind is SloKind.LATENCY:
-        return [sum(both) for both in zip(length, then.tokens, strict=True)], slo.future
+        both = zip(length.tokens, then.tokens, strict=True)
+        return LengthSketch(tuple(map(sum, both))), slo.future
     future = slo.future or FutureWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     return length, future._replace(decode_tokens=future.decode_tokens + then.upper(0.5))
 

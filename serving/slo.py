@@ -153,13 +153,16 @@ class Slo:
     def _check_second_part(self) -> None:
         if self.then_token is None and self.then_tbt_s is None and self.then_length is None:
             return
-        if self.kind is SloKind.BEST_EFFORT:
-            raise InvalidSlo("slo_then_tbt_s", self.then_tbt_s, f"kind {self.kind} has no targets")
-        if self.then_token is None or self.then_tbt_s is None:
-            problem = "a second part needs both slo_then_token and slo_then_tbt_s"
-            raise InvalidSlo("slo_then_tbt_s", self.then_tbt_s, problem)
-        if self.then_token < 0:
+        if (self.then_token or 0) < 0:
             raise InvalidSlo("slo_then_token", self.then_token, "must not be negative")
+        for name in ("then_token", "then_tbt_s", "then_length"):
+            if (value := getattr(self, name)) is None:
+                continue
+            if self.kind is SloKind.BEST_EFFORT:
+                raise InvalidSlo(TAG_PREFIX + name, value, f"kind {self.kind} has no second part")
+            if self.then_token is None or self.then_tbt_s is None:
+                problem = "a second part needs both slo_then_token and slo_then_tbt_s"
+                raise InvalidSlo(TAG_PREFIX + name, value, problem)
 
 
 _POSITIVE = ("deadline_s", "ttft_s", "tbt_s", "waiting_s", "final_s", "weight", "then_tbt_s")

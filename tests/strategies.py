@@ -94,15 +94,20 @@ def slos(
     futures: st.SearchStrategy[FutureWork] = any_future,
     stage_calls: st.SearchStrategy[int] = any_calls,
     waiting: bool = True,
+    parts: bool = False,
 ) -> Slo:
-    """Any valid SLO."""
+    """Any valid SLO; with parts, also of answers in two parts."""
     kind = draw(st.sampled_from(SloKind))
     deadline_s = draw(seconds) if kind in (SloKind.DEADLINE, SloKind.COMPOUND) else None
     final_s = draw(st.none() | seconds) if deadline_s is not None else None
     if final_s is not None and deadline_s is not None:
         deadline_s, final_s = sorted((deadline_s, final_s))
+    has_parts = parts and kind is not SloKind.BEST_EFFORT and draw(st.booleans())
     return Slo(
         kind=kind,
+        then_token=draw(st.integers(0, 200_000)) if has_parts else None,
+        then_tbt_s=draw(seconds) if has_parts else None,
+        then_length=draw(st.none() | lengths) if has_parts else None,
         deadline_s=deadline_s,
         ttft_s=draw(seconds),
         tbt_s=draw(seconds),

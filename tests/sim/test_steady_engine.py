@@ -48,6 +48,13 @@ def test_both_engines_give_the_same_outcomes(policy: str, busy: tuple[Program, .
     assert run(busy, spec, steady=True) == run(busy, spec, steady=False)
 
 
+@pytest.mark.parametrize("workload", ["streamed_research", "thinking", "two_paces"])
+def test_answers_in_two_parts_have_the_same_outcomes_on_both(workload: str) -> None:
+    programs = generate(workload, rate_per_s=3.0, window_s=12.0, seed=1)
+    steady = run(programs, PolicySpec("calm"), steady=True)
+    assert steady == run(programs, PolicySpec("calm"), steady=False)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -64,7 +64,11 @@ class UserStatistics:
         self._num_learned = -1
 
     def learn_length(self, number: int, slo: Slo, output_tokens: int) -> None:
-        """Learn from a complete answer to this user, of at least one token."""
+        """Learn from a complete answer to this user, or the first of its two parts.
+
+        Of at least one token.
+        """
+        self._num_learned = -1
         if slo.length is None:
             self._default_length.ended(number, output_tokens)
         else:

@@ -197,7 +197,11 @@ class RequestLedger:
         Like every stream it is a program of its own from now on.
         """
         row, columns = self._row[request_id], self._columns
-        begin_second_part(columns, row, columns["slo"][row], generated=generated)
+        slo, user = columns["slo"][row], columns["user"][row : row + 1]
+        if slo.length is not None:
+            self.users.learn_length(int(user[0]), slo, generated)
+        length_ratio = float(self.users.learned(user)["length_ratio"][0])
+        begin_second_part(columns, row, slo, generated=generated, length_ratio=length_ratio)
         now_s = self.clock()
         self._programs.close(int(columns["program"][row]), now_s)
         number = self._programs.open(f"stream {request_id}", now_s)

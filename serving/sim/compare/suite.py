@@ -54,6 +54,9 @@ SUITE: Mapping[str, Entry] = MappingProxyType(
         "day": Entry(),
         "two_tiers": Entry(),
         "near_and_far": Entry(),
+        "streamed_research": Entry(),
+        "thinking": Entry(),
+        "two_paces": Entry(),
         "half_promised": Entry(),
     }
 )

@@ -16,6 +16,7 @@ from serving.goodput import (
     CallOutcome,
     Goodput,
     ProgramOutcome,
+    end_due_s,
     met,
     requests,
     service_gain,
@@ -321,3 +322,68 @@ def test_service_gain_uses_the_given_weights() -> None:
 def test_an_impossible_outcome_fails_an_assertion(changes: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         call(**{"token_times_s": (1.0, 2.0), "output_tokens": 2, "ended": True} | changes)
+
+
+def in_parts(*token_times_s: float, then_from: int | None, **changes: Any) -> ProgramOutcome:
+    """A program due at 5 s with an answer in two parts, the second one with a TBT of 1 s."""
+    values: dict[str, Any] = {"kind": SloKind.DEADLINE, "deadline_s": 5.0, "then_tbt_s": 1.0}
+    calls = (call(*token_times_s, then_from=then_from),)
+    return program(calls, **(values | changes))
+
+
+def test_the_second_part_of_an_answer_is_a_stream_whose_first_token_is_due_by_the_deadline() -> (
+    None
+):
+    thought = in_parts(1.0, 2.0, 5.0, 6.0, 7.0, then_from=2)
+    assert tokens(thought) == 10 + 5  # with the prompt
+    assert met(thought)
+    late = in_parts(1.0, 2.0, 5.0, 6.5, 7.5, then_from=2)
+    assert tokens(late) == 10 + 3
+    assert not met(late)
+
+
+def test_what_comes_before_a_late_second_part_earns_nothing_and_its_later_tokens_may() -> None:
+    late = in_parts(1.0, 2.0, 5.5, 5.6, 5.7, then_from=2)
+    assert tokens(late) == 2
+    assert not met(late)
+
+
+def test_a_program_may_end_in_a_stream() -> None:
+    first, last = call(1.0, 3.0), call(4.0, 5.5, 7.0, then_from=0)
+    both = program(
+        (first,), (last,), kind=SloKind.COMPOUND, deadline_s=5.0, then_tbt_s=1.0, ended_s=7.0
+    )
+    assert tokens(both) == 12 + 10 + 3
+    assert met(both)
+    unfinished = both.seen_until(4.5)
+    assert tokens(unfinished) == 12 + 10 + 1
+    assert not met(unfinished)
+
+
+def test_an_answer_that_ends_without_its_second_part_is_due_by_the_deadline() -> None:
+    assert met(in_parts(1.0, 5.0, then_from=None))
+    assert tokens(in_parts(1.0, 5.0, then_from=None)) == 12
+    assert not met(in_parts(1.0, 5.5, then_from=None))
+    assert tokens(in_parts(1.0, 5.5, then_from=None)) == 0
+
+
+@law
+@given(st.lists(seconds, min_size=2, max_size=8).map(sorted), st.data())
+def test_two_paces_of_one_value_are_one_stream(times_s: list[float], data: st.DataObject) -> None:
+    then_from = data.draw(st.integers(1, len(times_s)))
+    one = program((call(*times_s),))
+    two = program((call(*times_s, then_from=then_from),), then_tbt_s=one.tbt_s)
+    assert tokens(two) == tokens(one)
+    assert met(two) == met(one)
+    assert service_gain(two) == pytest.approx(service_gain(one))
+    assert end_due_s(two) == pytest.approx(end_due_s(one))
+
+
+@law
+@given(st.lists(seconds, min_size=2, max_size=8).map(sorted), st.integers(0, 7))
+def test_with_an_infinite_exponent_the_gain_is_the_goodput_of_both_parts(
+    times_s: list[float], then_from: int
+) -> None:
+    outcome = in_parts(*times_s, then_from=min(then_from, len(times_s) - 1))
+    gain = service_gain(outcome, input_weight=1.0, output_weight=1.0, exponent=math.inf)
+    assert gain == tokens(outcome)

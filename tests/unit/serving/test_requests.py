@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
+from serving.policies.urgency import next_token_due_s
 from serving.requests import (
     COLUMNS,
     KINDS,
@@ -20,11 +21,14 @@ from serving.requests import (
     Requests,
     RequestState,
     RequestView,
+    begin_second_part,
+    new_columns,
+    write_slo,
 )
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 from serving.view import StepView
 from tests.strategies import law, step_views
-from tests.unit.serving.serving_examples import compound, deadline, latency, request
+from tests.unit.serving.serving_examples import compound, deadline, latency, request, step
 
 HUGE = 1e308
 
@@ -182,3 +186,50 @@ def test_writing_to_a_taken_column_does_not_change_the_original() -> None:
 def test_an_unknown_column_cannot_be_taken() -> None:
     with pytest.raises(AttributeError, match="colour"):
         _ = Requests.of([request("a")]).take(np.array([0])).colour  # type: ignore[attr-defined]
+
+
+@law
+@given(
+    st.sampled_from([SloKind.DEADLINE, SloKind.COMPOUND, SloKind.LATENCY]),
+    st.floats(0.1, 100.0),
+    st.floats(0.01, 5.0),
+    st.integers(1, 3000),
+    st.integers(0, 500),
+)
+def test_each_token_of_a_second_part_is_due_when_its_slo_says(
+    kind: SloKind, due_s: float, then_tbt_s: float, generated: int, more: int
+) -> None:
+    is_stream = kind is SloKind.LATENCY
+    slo = Slo(
+        kind=kind,
+        deadline_s=None if is_stream else due_s,
+        ttft_s=due_s if is_stream else 5.0,
+        tbt_s=0.05,
+        then_token=8,
+        then_tbt_s=then_tbt_s,
+        then_length=LengthSketch((10.0,) * len(LENGTH_LEVELS)),
+    )
+    columns = new_columns(1)
+    write_slo(columns, 0, "a", 100.0, slo)
+    begin_second_part(columns, 0, slo, generated=generated)
+    columns["output_tokens"][:] = generated + more
+    columns["max_tokens"][:] = 10_000
+    view = step()._replace(now_s=0.0, requests=Requests(columns))
+    first_due_s = 100.0 + due_s + (generated * 0.05 if is_stream else 0.0)
+    assert next_token_due_s(view)[0] == pytest.approx(first_due_s + more * then_tbt_s)
+    assert columns["length"][0].tolist() == [generated + 10.0] * len(LENGTH_LEVELS)
+    assert columns["kind"][0] == KINDS.index(SloKind.LATENCY)
+
+
+def test_what_follows_a_deadline_within_an_answer_is_work_of_the_future() -> None:
+    length, then = (LengthSketch((tokens,) * len(LENGTH_LEVELS)) for tokens in (40.0, 10.0))
+    parts = {"length": length, "then_token": 8, "then_tbt_s": 1.0, "then_length": then}
+    thinking, paced = Requests.of(
+        [request("a", slo=deadline(5.0, **parts)), request("b", slo=latency(1.0, 0.1, **parts))]
+    )
+    columns = Requests.of([thinking, paced])
+    assert columns.length[:, 0].tolist() == [40.0, 50.0]
+    assert columns.future[0].tolist() == [0.0, 0.0, 10.0, 0.0, 0.0, 0.0]
+    assert np.isnan(columns.future[1]).all()
+    for row, expected in zip((thinking, paced), columns.remaining_tokens(), strict=True):
+        assert row.remaining_tokens() == expected

@@ -40,7 +40,14 @@ class FifoEngine:
         return bool(self._remaining)
 
     def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+        self,
+        request_id: str,
+        *,
+        prompt: list[int],
+        output_tokens: int,
+        slo: Slo,
+        max_tokens: int,
+        whole_tokens: int | None = None,
     ) -> None:
         self.submitted.append(request_id)
         self._remaining[request_id] = output_tokens

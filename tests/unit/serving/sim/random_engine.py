@@ -49,7 +49,14 @@ class RandomEngine:
         return bool(self._requests)
 
     def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+        self,
+        request_id: str,
+        *,
+        prompt: list[int],
+        output_tokens: int,
+        slo: Slo,
+        max_tokens: int,
+        whole_tokens: int | None = None,
     ) -> None:
         rank = {
             "any": self._random.random(),

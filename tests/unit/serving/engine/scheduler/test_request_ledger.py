@@ -21,8 +21,9 @@ from serving.engine.observers.prefix_hit_rate import PrefixHitRate
 from serving.engine.observers.service_counters import FAIR_MEMORY_S, MAX_STAGE_CALLS
 from serving.engine.scheduler.request_ledger import OUTPUT_WEIGHT, RequestLedger
 from serving.engine.scheduler.step_output import composition_of
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.requests import COLUMNS, Requests, RequestState, RequestView, program_name
-from serving.slo import BEST_EFFORT, Slo, to_tags
+from serving.slo import BEST_EFFORT, Slo, SloKind, to_tags
 from tests.strategies import examples, slos
 from tests.unit.serving.serving_examples import compound, deadline
 
@@ -414,3 +415,38 @@ def test_the_composition_of_a_step_has_decodes_and_prompt_chunks() -> None:
     assert (step.new_tokens, step.num_decodes, step.decode_context_tokens) == (84, 3, contexts)
     assert step.prefill_chunks == ((64, 0), (1, 9), (12, 0))
     assert step.prompt_tokens == 77
+
+
+def test_a_second_part_is_a_stream_of_its_own_with_a_length_that_is_not_corrected() -> None:
+    clock = Clock()
+    ledger = RequestLedger(clock)
+    length, then = (LengthSketch((each,) * len(LENGTH_LEVELS)) for each in (80.0, 30.0))
+    parts = Slo(
+        kind=SloKind.COMPOUND,
+        deadline_s=4.0,
+        final_s=9.0,
+        program="p",
+        length=length,
+        then_token=8,
+        then_tbt_s=0.5,
+        then_length=then,
+    )
+    for number in range(20):  # half as long as predicted
+        ledger.add(engine_request(f"{number}", deadline(4.0, length=length), num_output_tokens=40))
+        ledger.forget(f"{number}", is_complete=True)
+    ledger.add(engine_request("a", parts))
+    ledger.add(engine_request("b", compound(4.0, program="p")))
+    before = ledger.requests([], ())
+    assert before.program[0] == before.program[1]
+    clock.now_s = 3.0
+    ledger.begin_second_part("a", generated=40)
+    after = ledger.requests([], ())
+    assert after.program[0] != after.program[1]
+    assert after.length_ratio[0] == pytest.approx(0.5)
+    assert after.length[0] * after.length_ratio[0] == pytest.approx(
+        [40 + 30 * after.length_ratio[0]] * len(LENGTH_LEVELS)
+    )
+    assert after.arrival_s[0] + after.ttft_s[0] + 40 * after.tbt_s[0] == pytest.approx(9.0)
+    assert ledger.last_due_s("a", 43) == pytest.approx(9.0 + 2 * 0.5)
+    ledger.forget("a", is_complete=True)
+    assert len(ledger.requests([], ())) == 1

@@ -177,3 +177,28 @@ def test_more_users_than_a_limit_share_one_label(server: Server) -> None:
         pass
     assert server.value("promises_made_total", kind="deadline", user="u0") == 2
     assert server.value("promises_made_total", kind="deadline", user=OTHER_USERS) == 3
+
+
+@pytest.mark.parametrize("is_delta", [True, False])
+def test_the_second_part_of_an_answer_begins_after_its_token(
+    server: Server, is_delta: bool
+) -> None:
+    slo = deadline(5.0, then_token=8, then_tbt_s=1.0)
+    with server.counters.follow(slo) as promise:
+        seen: list[int] = []
+        for now_s, new in (
+            (101.0, [1, 2]),
+            (104.0, [3, 8]),
+            (105.0, [4]),
+            (106.0, [5]),
+            (108.5, [6]),
+        ):
+            server.now_s = now_s
+            seen = new if is_delta else seen + new
+            answer = SimpleNamespace(index=0, token_ids=seen)
+            out = SimpleNamespace(prompt_token_ids=[0] * 7, outputs=[answer], metrics=None)
+            promise.observe(out, is_delta=is_delta)
+        promise.end("completed")
+    assert server.outcomes() == {("deadline", "missed"): 1}  # its last token was late
+    assert server.value("goodput_tokens_total", kind="deadline", user="") == 7 + 4 + 2
+    assert server.slack_between_s(-1.0, -0.5)

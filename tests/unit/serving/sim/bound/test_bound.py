@@ -246,7 +246,7 @@ step_costs = st.builds(
     chunk_base_s=coefficients(0.1),
     chunk_pair_s=coefficients(0.001),
 )
-calls = st.builds(Call, st.integers(1, 40), st.integers(1, 12), st.just(0))
+calls = st.tuples(st.integers(1, 40), st.integers(1, 12)).map(lambda tokens: Call(*tokens))
 stages = st.builds(
     Stage,
     st.lists(calls, min_size=1, max_size=3).map(tuple),
@@ -262,10 +262,20 @@ def workloads(draw: st.DrawFn) -> list[Program]:
         drawn_stages = draw(st.lists(stages, min_size=1, max_size=3).map(tuple))
         if kind is not SloKind.COMPOUND:
             drawn_stages = (Stage(drawn_stages[0].calls[:1], drawn_stages[0].tool_s),)
+        then_tbt_s = draw(st.none() | st.floats(0.01, 0.5))
+        last = drawn_stages[-1].calls[0]
+        least = 0 if kind is SloKind.COMPOUND else 1
+        if then_tbt_s is not None and last.output_tokens > least:
+            then_from = draw(st.integers(least, last.output_tokens - 1))
+            part = Stage((last._replace(then_from=then_from),), drawn_stages[-1].tool_s)
+            drawn_stages = (*drawn_stages[:-1], part)
+        else:
+            then_tbt_s = None
         programs.append(
             program(
                 *drawn_stages,
                 id=str(number),
+                then_tbt_s=then_tbt_s,
                 kind=kind,
                 arrival_s=draw(st.integers(0, 10)) / 2,
                 deadline_s=None if kind is SloKind.LATENCY else draw(st.floats(0.5, 12)),

@@ -47,7 +47,14 @@ class Engine:
         return bool(self.queue)
 
     def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+        self,
+        request_id: str,
+        *,
+        prompt: list[int],
+        output_tokens: int,
+        slo: Slo,
+        max_tokens: int,
+        whole_tokens: int | None = None,
     ) -> None:
         assert not self.in_step, "an engine takes requests between its steps"
         assert request_id not in self.queue

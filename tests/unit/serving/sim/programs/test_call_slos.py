@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.programs.call_slos import MIN_REMAINING_S, Predictions
-from serving.sim.programs.predictions import ORACLE_FUTURES, FutureErrors, LengthErrors
+from serving.sim.programs.predictions import (
+    ORACLE_FUTURES,
+    ORACLE_LENGTHS,
+    FutureErrors,
+    LengthErrors,
+)
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.sim.workloads.load_generator import Source
 from serving.sim.workloads.workloads import generate
@@ -23,6 +28,7 @@ from serving.step_cost import StepCost
 from tests.unit.serving.sim.bench_examples import FifoEngine
 
 NONE = Predictions()
+ORACLE = Predictions(lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
 NOISY = Predictions(lengths=LengthErrors(), futures=FutureErrors())
 
 
@@ -55,7 +61,14 @@ class RecordingEngine(FifoEngine):
         self.limits: set[int] = set()
 
     def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+        self,
+        request_id: str,
+        *,
+        prompt: list[int],
+        output_tokens: int,
+        slo: Slo,
+        max_tokens: int,
+        whole_tokens: int | None = None,
     ) -> None:
         self.lengths.add(output_tokens)
         self.limits.add(max_tokens)
@@ -163,3 +176,33 @@ def test_every_slo_survives_conversion_to_tags(
             if slo.final_s is not None:
                 assert slo.deadline_s is not None
                 assert slo.deadline_s <= slo.final_s
+
+
+def test_an_answer_in_two_parts_has_a_prediction_of_each() -> None:
+    thinking = replace(
+        make_program(SloKind.DEADLINE),
+        stages=(Stage((Call(100, 50, then_from=30),)),),
+        then_tbt_s=0.2,
+    )
+    slo = stage_slo(thinking, 0, 20.0, ORACLE)
+    assert (slo.kind, slo.deadline_s, slo.then_tbt_s) == (SloKind.DEADLINE, 30.0, 0.2)
+    assert slo.length is not None
+    assert slo.then_length is not None
+    assert (slo.length.upper(0.5), slo.then_length.upper(0.5)) == (30.0, 20.0)
+
+
+def test_a_last_call_that_is_a_stream_has_the_time_left_until_its_first_token() -> None:
+    stage = Stage((Call(100, 50),))
+    program = replace(
+        make_program(SloKind.COMPOUND, 2),
+        stages=(stage, Stage((Call(100, 50, then_from=0),))),
+        then_tbt_s=0.2,
+    )
+    first, last = (stage_slo(program, each, 20.0, ORACLE) for each in (0, 1))
+    assert (first.kind, first.final_s) == (SloKind.COMPOUND, 30.0)
+    assert first.future is not None
+    assert (first.future.decode_tokens, first.future.serial_tokens) == (50.0, 0.0)
+    assert (last.kind, last.ttft_s, last.tbt_s) == (SloKind.LATENCY, 30.0, 0.2)
+    assert last.deadline_s is last.final_s is None
+    assert last.length is not None
+    assert last.length.upper(0.5) == 50.0

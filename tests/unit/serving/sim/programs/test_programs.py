@@ -24,6 +24,8 @@ from tests.unit.serving.sim.bench_examples import FifoEngine
 ONE = (Stage((Call(10, 5),)),)
 TWO = (Stage((Call(10, 5), Call(20, 6, 10))), Stage((Call(7, 3),), tool_s=1.5))
 
+THEN = (Stage((Call(9, 5, then_from=2),)),)
+
 
 def program(**changes: Any) -> Program:
     arguments: dict[str, Any] = {
@@ -66,6 +68,21 @@ def test_a_program_s_totals_cover_all_of_its_calls() -> None:
         ({"ttft_s": math.nan}, "ttft_s"),
         ({"tbt_s": -1.0}, "tbt_s"),
         ({"weight": 0.0}, "weight"),
+        ({"then_tbt_s": 0.0}, "then_tbt_s"),
+        ({"then_tbt_s": 1.0}, "then_tbt_s needs then_from"),
+        ({"stages": THEN}, "needs then_tbt_s"),
+        ({"stages": THEN, "then_tbt_s": 1.0, "kind": SloKind.BEST_EFFORT}, "best_effort has no"),
+        ({"stages": (Stage((Call(9, 5, then_from=5),)),), "then_tbt_s": 1.0}, "then_from must be"),
+        ({"stages": (Stage((Call(9, 5, then_from=0),)),), "then_tbt_s": 1.0}, "then_from must be"),
+        (
+            {
+                "stages": (*THEN, *ONE),
+                "then_tbt_s": 1.0,
+                "kind": SloKind.COMPOUND,
+                "deadline_s": 1.0,
+            },
+            "and nowhere else",
+        ),
     ],
 )
 def test_a_malformed_program_is_rejected_with_the_reason(
@@ -83,7 +100,14 @@ class PromptEngine(FifoEngine):
         self.prompts: dict[str, list[int]] = {}
 
     def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+        self,
+        request_id: str,
+        *,
+        prompt: list[int],
+        output_tokens: int,
+        slo: Slo,
+        max_tokens: int,
+        whole_tokens: int | None = None,
     ) -> None:
         self.prompts[request_id] = prompt
         super().submit(
