@@ -1,7 +1,7 @@
 """Deadlines kept end to end by policy: two pipelines on the real engine with a real model.
 
     python -m benchmarks.end_to_end [--policy fcfs ...] [--loads 0.6,2.0] [--seeds 3]
-        [--window-s 60] [--json FILE]
+        [--window-s 50] [--json FILE]
 
 First period: runs of deep research and trees of thoughts, one at a time and without deadlines, are
 recorded in a store, and a fit makes patterns and length models of them. Load 1.0 is the rate at
@@ -16,6 +16,8 @@ Both pipelines hand over what they have at their deadline. "kept" is a whole res
 a report from which nothing was left out, a puzzle that is solved. "in time" counts every result by
 the deadline. "matched" is the share of runs for which past runs were found when the deadline was
 divided first, "learned" that of the stages with a sub-deadline in the proportions of past runs.
+"waited" is the time for which this process's threads were ready and had no core, per second: the
+mean of the cells. What else runs on the machine makes it longer, and the load higher.
 
 Engine, runs and documents' index share this process. Run nothing else at the same time. Seeds are
 10 and up, which nothing was tuned on; the order of policies differs from seed to seed.
@@ -30,9 +32,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.command import exit_code, positive, say
@@ -70,13 +73,11 @@ class Measured:
 
     Attributes:
         capacity_runs_s: the rate of load 1.0.
-        took_s: the whole measurement.
     """
 
     learned: Learned
     capacity_runs_s: float
-    cells: tuple[Cell, ...]
-    took_s: float
+    cells: tuple[Cell, ...] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,11 +92,9 @@ def run(options: argparse.Namespace) -> None:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         place = Workplace(Path(folder), model=options.model)
-        learned, capacity, cells = asyncio.run(_measured(place, policies, options))
-    measured = Measured(learned, capacity, tuple(cells), time.monotonic() - began_s)
+        measured = asyncio.run(_measured(place, policies, options))
     print(table(measured, window_s=options.window_s))
-    if options.json:
-        options.json.write_text(json.dumps(document(measured, options), indent=1), encoding="utf-8")
+    say(f"measured in {(time.monotonic() - began_s) / 60:.0f} minutes")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -111,7 +110,8 @@ def _check(options: argparse.Namespace) -> None:
 
 async def _measured(
     place: Workplace, policies: Sequence[PolicySpec], options: argparse.Namespace
-) -> tuple[Learned, float, list[Cell]]:
+) -> Measured:
+    """All cells; the JSON file has those that are measured already."""
     to_learn, to_measure = tasks()
     first = {name: to_learn[name][: options.first_runs] for name in PIPELINES}
     say(f"first period: {options.first_runs} runs of each pipeline, one at a time")
@@ -124,7 +124,7 @@ async def _measured(
     ][: options.backlog]
     capacity = await drain(place, backlog)
     say(f"fcfs drains {capacity:.3f} runs/s")
-    cells = []
+    measured = Measured(learned, capacity)
     for number, seed in enumerate(range(options.first_seed, options.first_seed + options.seeds)):
         order = [*policies[number % len(policies) :], *policies[: number % len(policies)]]
         for load in loads(options):
@@ -140,8 +140,11 @@ async def _measured(
                     learned="learned",
                 )
                 say_cell(cell)
-                cells.append(cell)
-    return learned, capacity, cells
+                measured = replace(measured, cells=(*measured.cells, cell))
+                if options.json:
+                    text = json.dumps(document(measured, options), indent=1)
+                    options.json.write_text(text, encoding="utf-8")
+    return measured
 
 
 def _arrivals(
@@ -181,20 +184,15 @@ def table(measured: Measured, *, window_s: float) -> str:
         learned_line(measured.learned),
         f"load 1.0: {60 * measured.capacity_runs_s:.1f} runs a minute, which fcfs drains",
         f"{'load':<6}{'pipeline':<20}{'policy':<8}{'runs':>5}{'kept':>6}{'by seed':>18}"
-        f"{'kept/min':>10}{'by seed':>18}{'in time':>9}{'matched':>9}{'learned':>9}",
+        f"{'kept/min':>10}{'by seed':>18}{'in time':>9}{'matched':>9}{'learned':>9}{'waited':>9}",
     ]
     cells = measured.cells
     for load in sorted({cell.load for cell in cells}):
         for pipeline in (*PIPELINES, BOTH):
             for policy in dict.fromkeys(cell.policy for cell in cells):
-                by_seed = [
-                    of_pipeline(cell, pipeline)
-                    for cell in cells
-                    if (cell.policy, cell.load) == (policy, load)
-                ]
-                name = f"{load:<6g}{pipeline:<20}{policy:<8}"
-                lines.append(f"{name}{_row(by_seed, window_s)}")
-    lines.append(f"measured in {measured.took_s / 60:.0f} minutes; {_waited_line(cells)}")
+                seeds = [cell for cell in cells if (cell.policy, cell.load) == (policy, load)]
+                row = _row([of_pipeline(cell, pipeline) for cell in seeds], window_s)
+                lines.append(f"{load:<6g}{pipeline:<20}{policy:<8}{row}{_waited(seeds):>9}")
     return "\n".join(lines)
 
 
@@ -225,11 +223,9 @@ def _percent(count: int, total: int) -> str:
     return f"{count / total:.0%}" if total else "-"
 
 
-def _waited_line(cells: Sequence[Cell]) -> str:
+def _waited(cells: Sequence[Cell]) -> str:
     waited = [cell.waited for cell in cells if cell.waited is not None]
-    if not waited:
-        return "how long threads waited for a core is not known"
-    return f"threads waited {min(waited):.2f} to {max(waited):.2f} s a second for a core"
+    return f"{fmean(waited):.2f}" if waited else "-"
 
 
 def document(measured: Measured, options: argparse.Namespace) -> dict[str, Any]:
@@ -246,7 +242,6 @@ def document(measured: Measured, options: argparse.Namespace) -> dict[str, Any]:
         "patterns": {name: fit.num_patterns for name, fit in learned.fits.items()},
         "calls": {name: fit.num_calls for name, fit in learned.fits.items()},
         "capacity_runs_s": measured.capacity_runs_s,
-        "took_s": measured.took_s,
         "cells": [
             asdict(cell)
             | {"outcomes": [asdict(each) | {"kept": each.is_kept} for each in cell.outcomes]}
@@ -263,9 +258,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--first-runs", type=positive, default=10, help="of each pipeline")
     parser.add_argument("--backlog", type=positive, default=24, help="runs for the capacity")
-    parser.add_argument("--factors", type=float, nargs=2, default=[1.5, 4.0], metavar="FACTOR")
+    parser.add_argument("--factors", type=float, nargs=2, default=[2.0, 6.0], metavar="FACTOR")
     parser.add_argument("--warmup-s", type=float, default=10.0)
-    parser.add_argument("--window-s", type=float, default=60.0)
+    parser.add_argument("--window-s", type=float, default=50.0)
     parser.add_argument("--model", help="default: that of the settings")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser
