@@ -41,21 +41,23 @@ from typing import Any
 from benchmarks.command import exit_code, positive, say
 from benchmarks.comparing import loads
 from benchmarks.end_to_end_runs import (
+    Cell,
+    Learned,
+    Outcome,
+    Workplace,
+    drain,
+    learn,
+    measure,
+    say_cell,
+)
+from benchmarks.end_to_end_tasks import (
     BEAM,
     PIPELINES,
     ROUNDS,
     WIDTH,
     Arrival,
-    Cell,
-    Learned,
-    Outcome,
     Task,
-    Workplace,
     arrivals_of,
-    drain,
-    learn,
-    measure,
-    say_cell,
     tasks,
 )
 from cli.errors import BadInput

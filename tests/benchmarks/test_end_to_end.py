@@ -17,15 +17,13 @@ from agents.deep_research.report import Report
 from agents.tree_of_thoughts.solution import Solution
 from benchmarks import end_to_end
 from benchmarks.end_to_end import BOTH, of_pipeline
-from benchmarks.end_to_end_runs import (
+from benchmarks.end_to_end_runs import Cell, Outcome, cut_of
+from benchmarks.end_to_end_tasks import (
     PIPELINES,
     RESEARCH,
     TREES,
-    Cell,
-    Outcome,
     Task,
     arrivals_of,
-    cut_of,
     questions,
 )
 from benchmarks.reproduce import ROOT
