@@ -128,6 +128,7 @@ def test_the_questions_are_about_the_headings_of_the_documents(tmp_path: Path) -
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("subprocesses")
 def test_a_small_measurement_counts_the_runs_of_the_window(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
