@@ -173,6 +173,11 @@ FIGURES = {
         " --json {out}/live.json",
         is_timed=True,
     ),
+    "end-to-end": Figure(
+        "deadlines of whole runs kept by policy, on the real engine with the default model",
+        "python -m benchmarks.end_to_end --json {out}/end_to_end.json",
+        is_timed=True,
+    ),
     "live-replicas": Figure(
         "routers on two real replicas behind the gateway, measured and simulated",
         "python -m benchmarks.live_replicas --seeds 3 --json {out}/live_replicas.json",
