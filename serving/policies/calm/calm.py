@@ -139,7 +139,6 @@ def calm(
         admitted=admitted,
         density=density,
         expected=expected,
-        busy_share=busy_share,
         utilisation=utilisation,
         step=step,
     )

@@ -25,31 +25,26 @@ def in_spare_time(
     admitted: Flags,
     density: Floats,
     expected: ExpectedDemand,
-    busy_share: float,
     utilisation: float,
     step: StepDuration,
 ) -> Flags:
     """Flags of the requests that are not admitted and run all the same: (n,).
 
-    All of them if nothing is admitted, or if time is not short: they are left out only because by
-    their predictions they are late, and predictions are often too long.
+    All of them if nothing is admitted.
 
     Args:
         order: indices of the requests that may run, best first.
         admitted: (n,).
         density: value / demand of each program, (m,).
-        busy_share: share of machine time that the admitted and the expected programs need.
         utilisation: share of machine time that is allocated.
     """
     others = order[~admitted[order]]
     fits = np.zeros(len(view.requests), dtype=bool)
-    if len(others) == len(order) or busy_share <= utilisation:
+    if len(others) == len(order):
         fits[others] = True
         return fits
     longest_s = min(step.frame_s, step_duration_of(view, np.inf).step_s)
-    own = order[admitted[order] & (calls.uncomputed[order] == 0)]
-    own_s = view.model.base_s + float(seconds_added(view, calls, own, 1.0).sum())
-    step_s = max(min(longest_s, _bearable_step_s(view, programs, admitted, own_s)), MIN_S)
+    step_s = max(min(longest_s, _bearable_step_s(view, programs, admitted)), MIN_S)
     useful_share = max(1.0 - view.model.base_s / step_s, 0.0)
     busy = float(seconds_added(view, calls, order[admitted[order]], 1.0 / step_s).sum())
     room = utilisation * useful_share - busy
@@ -60,15 +55,8 @@ def in_spare_time(
     return fits
 
 
-def _bearable_step_s(
-    view: StepView, programs: ProgramDemand, admitted: Flags, own_s: float
-) -> float:
-    """The longest steps with which every admitted program is in time; infinity without any.
-
-    Args:
-        own_s: duration of a step of the admitted decodes alone. A program that cannot bear these is
-            not saved by leaving others out.
-    """
+def _bearable_step_s(view: StepView, programs: ProgramDemand, admitted: Flags) -> float:
+    """The longest steps with which every admitted program is in time; infinity without any."""
     kept = np.zeros(len(programs.first), dtype=bool)
     kept[programs.row_of[admitted]] = True
     left_s = programs.ends_s - view.now_s - programs.fixed_s
@@ -77,4 +65,4 @@ def _bearable_step_s(
         BEARABLE_SHARE * view.requests.tbt_s[programs.first],
         BEARABLE_SHARE * left_s / np.maximum(programs.serial_tokens, 1.0),
     )
-    return float(bearable_s[kept & (bearable_s >= own_s)].min(initial=np.inf))
+    return float(bearable_s[kept].min(initial=np.inf))
