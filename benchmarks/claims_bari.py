@@ -1,0 +1,133 @@
+"""Bari et al. (2025), SLAI: the median TTFT, and the rate at which it stays below 0.5 s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from types import MappingProxyType
+
+from benchmarks.claims_lab import Cell, Documents, Lab
+from benchmarks.claims_runs import NEVER_S, Conditions
+from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span
+from serving.policies.table import PolicySpec
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.workloads.load_generator import Source
+from serving.step_cost import MACHINES, Machine, StepCost
+
+PAPER = "Bari"
+LIMIT_S, HIGH_S = 0.5, 1.5
+"""Section 7: the median TTFT of the capacity, and Sarathi's under high load."""
+
+COEFFICIENTS = tuple(name for name in StepCost.__dataclass_fields__ if name.endswith("_s"))
+
+
+OBSERVED_S = 15.0
+"""A first token that comes later is later than every median here."""
+
+SARATHI, OURS, PROMPT_ORDER = "Sarathi", "SLAI", "SLAI, no decode waits"
+POLICIES: Mapping[str, PolicySpec] = MappingProxyType(
+    {
+        SARATHI: PolicySpec("fcfs"),
+        OURS: PolicySpec("slai"),
+        PROMPT_ORDER: PolicySpec("slai", {"offset": 1e6, "pressed_offset": 1e6}),
+    }
+)
+"""The third is Sarathi with the shortest prompt first: every decode is always critical."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The setting of section 7: 5% paying users, Poisson arrivals, 512 tokens, 128 requests.
+
+    Attributes:
+        slowness: duration of a step / that on the A100. The paper's machine, an RTX 6000 Ada, has
+            0.47 of the A100's memory bandwidth (960 against 2,039 GB/s).
+        first_rate_s: programs a second that are tried first.
+    """
+
+    slowness: float
+    first_rate_s: float
+
+
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        "a machine like the paper's": Setting(2.0, 0.8),
+        "an A100": Setting(1.0, 2.4),
+    }
+)
+
+
+def slowed(machine: Machine, slowness: float) -> Machine:
+    """A machine with longer steps: every coefficient of its cost times the slowness."""
+    cost = machine.step_cost
+    changes = {name: getattr(cost, name) * slowness for name in COEFFICIENTS}
+    return replace(machine, step_cost=replace(cost, **changes))
+
+
+def cell_of(name: str, setting: Setting) -> Cell:
+    """One policy in one setting; its rate is the first one tried."""
+    config = ExperimentConfig(
+        source=Source.generator("sharegpt"),
+        machine=slowed(MACHINES["a100-llama3-8b"], setting.slowness),
+        slots=128,
+        step_tokens=512,
+        window_s=60.0,
+        warmup_s=60.0,
+    )
+    return Cell(
+        config,
+        Conditions(waiting_s=NEVER_S, observed_s=OBSERVED_S),
+        POLICIES[name],
+        setting.first_rate_s,
+    )
+
+
+def rate_within(lab: Lab, name: str, setting: Setting, limit_s: float) -> float:
+    """The highest rate at which the mean over the seeds of the median TTFT is within a limit."""
+
+    def is_kept(documents: Documents) -> bool:
+        return ttft_s(documents) <= limit_s
+
+    title = f"{PAPER}, {name}, {setting.slowness:g}, {limit_s:g} s"
+    return lab.highest_rate(title, cell_of(name, setting), is_kept)
+
+
+def ttft_s(documents: Documents) -> float:
+    """The mean over the seeds of the median TTFT; infinite if a run has none."""
+    return fmean(
+        math.inf if each["median_ttft_s"] is None else each["median_ttft_s"] for each in documents
+    )
+
+
+def change_of(lab: Lab, label: str, setting: Setting) -> Change:
+    """The capacities at LIMIT_S, and the TTFT at the rate at which Sarathi's is HIGH_S."""
+    capacities = {name: rate_within(lab, name, setting, LIMIT_S) for name in POLICIES}
+    high_rate_s = rate_within(lab, SARATHI, setting, HIGH_S)
+    cells = [cell_of(name, setting)._replace(rate_per_s=high_rate_s) for name in POLICIES]
+    seconds = dict(zip(POLICIES, map(ttft_s, lab.documents(PAPER, cells)), strict=True))
+    values = {f"{name}, /s": rate for name, rate in capacities.items()}
+    values |= {f"{name}, TTFT s": each for name, each in seconds.items()}
+    return Change(PAPER, label, values)
+
+
+def measure(lab: Lab) -> PaperResult:
+    """Both claims on a machine like the paper's; the same on an A100 as a change."""
+    changes = [change_of(lab, label, setting) for label, setting in SETTINGS.items()]
+    own = changes[0].values
+    values = (
+        own[f"{OURS}, TTFT s"] / max(own[f"{SARATHI}, TTFT s"], 1e-9),
+        own[f"{OURS}, /s"] / max(own[f"{SARATHI}, /s"], 1e-9),
+    )
+    claims = [
+        Measured(claim, Span(value, value)) for claim, value in zip(CLAIMS, values, strict=True)
+    ]
+    return PaperResult(claims, changes)
+
+
+_SETTING = "ShareGPT, 5% paying, Poisson, 512 tokens, 128 requests, half an A100's speed"
+CLAIMS = (
+    Claim(PAPER, "median TTFT, ours / Sarathi", _SETTING, "7, figure 6c", Span(0.47, 0.47), ""),
+    Claim(PAPER, "capacity, ours / Sarathi", _SETTING, "7, figure 6c", Span(1.26, 1.26), ""),
+)

@@ -1,0 +1,120 @@
+"""Chen et al. (2025), SLOs-Serve: the highest rate at which 90% of the requests keep their SLO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from benchmarks.claims_lab import Cell, Documents, Lab, at_azure_times, mean
+from benchmarks.claims_runs import NEVER_S, Conditions
+from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span
+from serving.policies.table import PolicySpec
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.workloads.load_generator import Source
+from serving.step_cost import MACHINES, Composition, Machine
+
+PAPER = "Chen"
+KEPT_SHARE = 0.9
+OURS, VLLM, SARATHI = "SLOs-Serve", "vLLM", "Sarathi"
+MACHINE = MACHINES["a100-llama3-8b"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A scenario of tables 1 to 4.
+
+    Attributes:
+        tbt_s: its TPOT (table 3); Sarathi's batch is the largest within it (section 6).
+        azure: Azure's conversations arrive; else its coding trace does, for which clustered
+            arrivals stand: that trace is not at hand.
+        first_rate_s: programs a second that are tried first.
+        metric: "paced_share": the TPOT is taken over every ten tokens, as in section 6.
+            "met_share": this project's schedule of tokens.
+    """
+
+    workload: str
+    tbt_s: float
+    azure: bool
+    first_rate_s: float
+    metric: str = "paced_share"
+
+
+CHATBOT = Setting("chatbot", 0.1, azure=True, first_rate_s=6.0)
+SETTINGS: Mapping[str, Setting] = {
+    "chatbot": CHATBOT,
+    "coder": Setting("coder", 0.05, azure=False, first_rate_s=8.0),
+    "summarizer": Setting("summarizer", 0.1, azure=True, first_rate_s=4.0),
+    "chatbot, tokens on a schedule": replace(CHATBOT, metric="met_share"),
+}
+SCENARIOS = ("chatbot", "coder", "summarizer")
+
+
+def tokens_within(machine: Machine, seconds: float) -> int:
+    """The most prompt tokens of one step within these seconds: Sarathi's budget."""
+    budget = 1
+    while machine.step_cost.seconds(Composition.of_prompt(2 * budget)) <= seconds:
+        budget *= 2
+    step = budget // 2
+    while step:
+        if machine.step_cost.seconds(Composition.of_prompt(budget + step)) <= seconds:
+            budget += step
+        step //= 2
+    return budget
+
+
+def cell_of(lab: Lab, name: str, setting: Setting) -> Cell:
+    """One system in one scenario; all know the lengths of the answers, as in the paper."""
+    config = ExperimentConfig(
+        source=Source.generator(setting.workload),
+        predictions="oracle",
+        window_s=40.0,
+        warmup_s=10.0,
+    )
+    if name == SARATHI:
+        config = replace(config, step_tokens=tokens_within(config.machine, setting.tbt_s))
+    conditions = Conditions(waiting_s=NEVER_S)
+    if setting.azure:
+        config, conditions = at_azure_times(lab, config, conditions)
+    else:
+        config = replace(config, arrivals="gamma")
+    policy = PolicySpec("slos_serve" if name == OURS else "fcfs")
+    return Cell(config, conditions, policy, setting.first_rate_s)
+
+
+def is_kept(documents: Documents, *, metric: str) -> bool:
+    """Whether the mean share of the seeds is large enough."""
+    return mean(documents, metric) >= KEPT_SHARE
+
+
+def measure(lab: Lab) -> PaperResult:
+    """The capacities of the three systems in every setting, and their mean ratios."""
+    changes = []
+    for label, setting in SETTINGS.items():
+        rates = {
+            name: lab.highest_rate(
+                f"{PAPER}, {label}, {name}",
+                cell_of(lab, name, setting),
+                partial(is_kept, metric=setting.metric),
+            )
+            for name in (OURS, VLLM, SARATHI)
+        }
+        ratios = {
+            f"ours / {name}": rates[OURS] / max(rates[name], 1e-9) for name in (VLLM, SARATHI)
+        }
+        changes.append(Change(PAPER, label, rates | ratios))
+    by_label = {each.change: each.values for each in changes}
+    claims = []
+    for claim, name in zip(CLAIMS, (VLLM, SARATHI), strict=True):
+        own = [by_label[scenario][f"ours / {name}"] for scenario in SCENARIOS]
+        geometric = prod(own) ** (1.0 / len(own))
+        claims.append(Measured(claim, Span(geometric, geometric)))
+    return PaperResult(claims, changes)
+
+
+_SETTING = "mean of chatbot, coder, summarizer; Azure arrivals; 90% kept; one A100"
+CLAIMS = (
+    Claim(PAPER, "capacity, ours / vLLM", _SETTING, "6.1, figure 9", Span(1.76, 1.76), ""),
+    Claim(PAPER, "capacity, ours / Sarathi", _SETTING, "6.1, figure 9", Span(1.94, 1.94), ""),
+)
