@@ -54,7 +54,7 @@ def simulate(arguments: argparse.Namespace) -> None:
         "seeds": seeds,
         "azure_arrivals": azure is not None,
         "claims": [each.document() for result in results for each in result.claims],
-        "changes": [each._asdict() for result in results for each in result.changes],
+        "changes": [each.document() for result in results for each in result.changes],
     }
     print_result(result, table(results), as_json=arguments.json)
 

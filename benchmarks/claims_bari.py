@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
 
-from benchmarks.claims_lab import Cell, Documents, Lab
+from benchmarks.claims_lab import Cell, Documents, Lab, quotient
 from benchmarks.claims_runs import NEVER_S, Conditions
 from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span
 from serving.policies.table import PolicySpec
@@ -26,7 +26,7 @@ COEFFICIENTS = tuple(name for name in StepCost.__dataclass_fields__ if name.ends
 OBSERVED_S = 15.0
 """A first token that comes later is later than every median here."""
 
-SARATHI, OURS, PROMPT_ORDER = "Sarathi", "SLAI", "SLAI, no decode waits"
+SARATHI, OURS, PROMPT_ORDER = "Sarathi", "SLAI", "no waits"
 POLICIES: Mapping[str, PolicySpec] = MappingProxyType(
     {
         SARATHI: PolicySpec("fcfs"),
@@ -34,7 +34,7 @@ POLICIES: Mapping[str, PolicySpec] = MappingProxyType(
         PROMPT_ORDER: PolicySpec("slai", {"offset": 1e6, "pressed_offset": 1e6}),
     }
 )
-"""The third is Sarathi with the shortest prompt first: every decode is always critical."""
+"""The third is Sarathi with the shortest prompt first: no decode waits, as all are critical."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +101,56 @@ def ttft_s(documents: Documents) -> float:
     )
 
 
+def tail_tbt_s(documents: Documents) -> float:
+    """The mean over the seeds of the P99 TBT of paying users, which should be at most 0.1 s."""
+    return fmean(each["p99_tbt_s"].get("paying") or 0.0 for each in documents)
+
+
 def change_of(lab: Lab, label: str, setting: Setting) -> Change:
     """The capacities at LIMIT_S, and the TTFT at the rate at which Sarathi's is HIGH_S."""
     capacities = {name: rate_within(lab, name, setting, LIMIT_S) for name in POLICIES}
     high_rate_s = rate_within(lab, SARATHI, setting, HIGH_S)
     cells = [cell_of(name, setting)._replace(rate_per_s=high_rate_s) for name in POLICIES]
-    seconds = dict(zip(POLICIES, map(ttft_s, lab.documents(PAPER, cells)), strict=True))
+    documents = dict(zip(POLICIES, lab.documents(PAPER, cells), strict=True))
     values = {f"{name}, /s": rate for name, rate in capacities.items()}
-    values |= {f"{name}, TTFT s": each for name, each in seconds.items()}
+    values |= {f"{name}, TTFT s": ttft_s(each) for name, each in documents.items()}
+    values |= {f"{name}, P99 TBT s": tail_tbt_s(documents[name]) for name in (SARATHI, OURS)}
     return Change(PAPER, label, values)
 
 
 def measure(lab: Lab) -> PaperResult:
-    """Both claims on a machine like the paper's; the same on an A100 as a change."""
+    """Both claims, over the machines of SETTINGS."""
     changes = [change_of(lab, label, setting) for label, setting in SETTINGS.items()]
-    own = changes[0].values
-    values = (
-        own[f"{OURS}, TTFT s"] / max(own[f"{SARATHI}, TTFT s"], 1e-9),
-        own[f"{OURS}, /s"] / max(own[f"{SARATHI}, /s"], 1e-9),
-    )
-    claims = [
-        Measured(claim, Span(value, value)) for claim, value in zip(CLAIMS, values, strict=True)
+    spans = [
+        Span.of([quotient(each.values[ours], each.values[sarathi]) for each in changes])
+        for ours, sarathi in (
+            (f"{OURS}, TTFT s", f"{SARATHI}, TTFT s"),
+            (f"{OURS}, /s", f"{SARATHI}, /s"),
+        )
     ]
+    claims = [Measured(claim, span) for claim, span in zip(CLAIMS, spans, strict=True)]
     return PaperResult(claims, changes)
 
 
-_SETTING = "ShareGPT, 5% paying, Poisson, 512 tokens, 128 requests, half an A100's speed"
+_SETTING = "ShareGPT, 5% paying, Poisson, 512 tokens, 128 requests, A100 at half and full speed"
 CLAIMS = (
-    Claim(PAPER, "median TTFT, ours / Sarathi", _SETTING, "7, figure 6c", Span(0.47, 0.47), ""),
-    Claim(PAPER, "capacity, ours / Sarathi", _SETTING, "7, figure 6c", Span(1.26, 1.26), ""),
+    Claim(
+        PAPER,
+        "median TTFT, ours / Sarathi",
+        _SETTING,
+        "7, figure 6c",
+        Span(0.47, 0.47),
+        "Reproduced between the two machines, as the paper's own has no published step times and "
+        "is assumed: nearly all of the gain at half speed is from decodes that wait, not from the"
+        " shortest prompt first.",
+    ),
+    Claim(
+        PAPER,
+        "capacity, ours / Sarathi",
+        _SETTING,
+        "7, figure 6c",
+        Span(1.26, 1.26),
+        "Reproduced within the 10% at which a search ends: without decodes that wait the capacity"
+        " is within a tenth of Sarathi's.",
+    ),
 )

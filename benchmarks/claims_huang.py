@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.claims_lab import Lab
+from benchmarks.claims_lab import Lab, quotient
 from benchmarks.claims_runs import NEVER_S
 from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span
 from benchmarks.command import say
@@ -267,8 +267,8 @@ def _change(setting: Setting, queues: Sequence[Sequence[Request]]) -> Change:
     if setting.length_error is not None:
         label += f", lengths within {setting.length_error:.1%}"
     values = {
-        "G": gains[0] / max(gains[1], 1e-9),
-        "met": nums_met[0] / max(nums_met[1], 1e-9),
+        "G": quotient(*gains),
+        "met": quotient(*nums_met),
         "latency": latencies[0] / latencies[1],
     }
     return Change(PAPER, label, values)
@@ -276,9 +276,9 @@ def _change(setting: Setting, queues: Sequence[Sequence[Request]]) -> Change:
 
 _SETTING = "4 to 40 requests at once, half chat, half code, batches 1, 2, 4; lengths drawn"
 CLAIMS = (
-    Claim(PAPER, "G, annealing / vLLM", _SETTING, "5.2, figure 7", Span(1.003, 1.465), ""),
-    Claim(PAPER, "met SLOs, annealing / vLLM", _SETTING, "5.2, figure 7", Span(1.0, 1.334), ""),
-    Claim(PAPER, "latency, annealing / vLLM", _SETTING, "5.2, figure 7", Span(0.837, 1.0), ""),
-    Claim(PAPER, "G, annealing / best order", _SETTING, "5.2, figure 7", Span(0.99, 1.0), ""),
-    Claim(PAPER, "G, lengths within 2.5%", _SETTING, "5.3, figure 9", Span(1.84, 1.84), ""),
+    Claim(PAPER, "G, annealing / vLLM", _SETTING, "5.2, figure 7", Span(1.003, 1.465), "X."),
+    Claim(PAPER, "met SLOs, annealing / vLLM", _SETTING, "5.2, figure 7", Span(1.0, 1.334), "X."),
+    Claim(PAPER, "latency, annealing / vLLM", _SETTING, "5.2, figure 7", Span(0.837, 1.0), "X."),
+    Claim(PAPER, "G, annealing / best order", _SETTING, "5.2, figure 7", Span(0.99, 1.0), "X."),
+    Claim(PAPER, "G, lengths within 2.5%", _SETTING, "5.3, figure 9", Span(1.84, 1.84), "X."),
 )

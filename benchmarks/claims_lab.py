@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,6 +94,13 @@ class Lab:
 def mean(documents: Documents, name: str) -> float:
     """The mean of one metric over the seeds."""
     return fmean(each[name] for each in documents)
+
+
+def quotient(value: float, other: float) -> float:
+    """value / other; 1 if both are 0, infinite if only the other is."""
+    if other:
+        return value / other
+    return math.inf if value else 1.0
 
 
 def azure_arrivals(data: Path | None) -> ArrivalTrace | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -66,8 +67,8 @@ class Measured(NamedTuple):
         """JSON-safe."""
         return self.claim._asdict() | {
             "claimed": list(self.claim.claimed),
-            "measured": list(self.value),
-            "to_claimed": self.to_claimed,
+            "measured": [json_safe(each) for each in self.value],
+            "to_claimed": json_safe(self.to_claimed),
             "is_reached": self.is_reached,
         }
 
@@ -79,12 +80,22 @@ class Change(NamedTuple):
     change: str
     values: Mapping[str, float]
 
+    def document(self) -> dict[str, Any]:
+        """JSON-safe."""
+        values = {name: json_safe(value) for name, value in self.values.items()}
+        return self._asdict() | {"values": values}
+
 
 class PaperResult(NamedTuple):
     """What was measured of one paper."""
 
     claims: Sequence[Measured]
     changes: Sequence[Change] = ()
+
+
+def json_safe(value: float) -> float | str:
+    """The value, or "inf", for which JSON has no number."""
+    return "inf" if math.isinf(value) else value
 
 
 def table(results: Sequence[PaperResult]) -> str:

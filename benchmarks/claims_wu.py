@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from benchmarks.claims_lab import Cell, Documents, Lab, at_azure_times, mean
+from benchmarks.claims_lab import Cell, Documents, Lab, at_azure_times, mean, quotient
 from benchmarks.claims_runs import NEVER_S, Conditions
 from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span
 from serving.parameters import Parameter
@@ -18,7 +18,6 @@ PAPER = "Wu"
 CAPACITY_PROGRAMS_S = 2.01
 """Load 1.0 of `mixed`: what fcfs drains with 256 slots and equal lengths (docs/results.md)."""
 
-LOADS = (0.7, 1.0, 1.5, 2.0)
 CHANGED_LOAD = 1.5
 OURS, LTR, AUTELLIX, VLLM = "calm_published", "LTR", "Autellix", "vLLM"
 METRICS = ("tokens", "requests", "calls")
@@ -60,6 +59,7 @@ CHANGES: Mapping[str, Setting] = MappingProxyType(
         "load 0.7": replace(SETTING, load=0.7),
         "load 1.0": replace(SETTING, load=1.0),
         "load 2.0": replace(SETTING, load=2.0),
+        "load 3.0": replace(SETTING, load=3.0),
         "batch of 64": replace(SETTING, slots=64),
         "batch of 256": replace(SETTING, slots=256),
         "Poisson arrivals": replace(SETTING, azure=False),
@@ -67,6 +67,7 @@ CHANGES: Mapping[str, Setting] = MappingProxyType(
         "each call has its own goodput": replace(SETTING, added_up="own"),
         "nothing is dropped after 5 s": replace(SETTING, waiting_s=NEVER_S),
         "rivals drop streams after 5 s": replace(SETTING, rivals_wait_s=None),
+        "exact predictions for all": replace(SETTING, predictions="oracle"),
         "goodput in requests is maximised": replace(SETTING, goodput="requests"),
         "LTR puts expired work last": replace(SETTING, late_last=True),
         "LTR does not preempt": replace(SETTING, preempts=False),
@@ -130,9 +131,8 @@ def at_loads() -> Sequence[str]:
 
 
 def ratio(results: Results, change: str, metric: str, rival: str = LTR) -> float:
-    """Ours / a rival; infinite if the rival has none."""
-    ours, other = (mean(results[change, name], metric) for name in (OURS, rival))
-    return ours / other if other else float("inf")
+    """Ours / a rival; infinite if only ours has any."""
+    return quotient(*(mean(results[change, name], metric) for name in (OURS, rival)))
 
 
 def measure(lab: Lab) -> PaperResult:
@@ -170,11 +170,54 @@ def spans_of(results: Results) -> dict[Claim, Span]:
     return dict(zip(CLAIMS, spans, strict=True))
 
 
-_SETTING = "Azure arrivals, 1:1:1, batch 128, loads 0.7 to 2.0"
+_SETTING = "Azure arrivals, 1:1:1, batch 128, loads 0.7 to 3.0"
 CLAIMS = (
-    Claim(PAPER, "tokens, ours / LTR", _SETTING, "6.2, figure 6.1", Span(1.3, 1.7), ""),
-    Claim(PAPER, "requests, ours / LTR", _SETTING, "6.2, figure 6.2", Span(2.3, 4.5), ""),
-    Claim(PAPER, "tokens, ours / Autellix", _SETTING, "6.2, figure 6.1", Span(5.3, 6.1), ""),
-    Claim(PAPER, "saved, 1 - rival / ours", _SETTING, "6, observation 1", Span(0.285, 0.832), ""),
-    Claim(PAPER, "throughput, ours / vLLM", _SETTING, "6.2, figure 6.4", Span(0.96, 0.98), ""),
+    Claim(
+        PAPER,
+        "tokens, ours / LTR",
+        _SETTING,
+        "6.2, figure 6.1",
+        Span(1.3, 1.7),
+        "Reproduced where the load is just above the capacity, and 1 where no slot is scarce: "
+        "about half of the gain each hangs on adding up a stage's goodput and on dropping what "
+        "has waited for 5 s, all of it on a batch below 256.",
+    ),
+    Claim(
+        PAPER,
+        "requests, ours / LTR",
+        _SETTING,
+        "6.2, figure 6.2",
+        Span(2.3, 4.5),
+        "Not reproduced: tokens are gained at the price of streams, which LTR keeps as they are "
+        "short, and only a count of LLM calls in place of programs comes near, as each call of a "
+        "compound program then counts.",
+    ),
+    Claim(
+        PAPER,
+        "tokens, ours / Autellix",
+        _SETTING,
+        "6.2, figure 6.1",
+        Span(5.3, 6.1),
+        "The ratio hangs on the load, as Autellix keeps the fewer compound programs the more "
+        "arrive.",
+    ),
+    Claim(
+        PAPER,
+        "saved, 1 - rival / ours",
+        _SETTING,
+        "6, observation 1",
+        Span(0.285, 0.832),
+        "No saving of machines but 1 - 1 / ratio of the goodputs at one load (1 - 1/1.4 is "
+        "0.286), so that it is as high as the load makes the worst rival, and negative in "
+        "requests where LTR keeps more.",
+    ),
+    Claim(
+        PAPER,
+        "throughput, ours / vLLM",
+        _SETTING,
+        "6.2, figure 6.4",
+        Span(0.96, 0.98),
+        "Planning costs no time in the simulation, while the 2 to 4% that the thesis loses are "
+        "such costs.",
+    ),
 )

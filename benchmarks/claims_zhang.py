@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
-from benchmarks.claims_lab import Cell, Lab, mean
+from benchmarks.claims_lab import Cell, Lab, mean, quotient
 from benchmarks.claims_runs import NEVER_S, Conditions
 from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span
 from serving.policies.table import PolicySpec
@@ -35,7 +34,11 @@ class Setting:
 
 
 SETTINGS = (
-    *(Setting(load, slots) for load, slots in product((0.7, 1.0, 1.3), (64, 256))),
+    Setting(0.7, 64),
+    Setting(1.0, 64),
+    Setting(1.3, 64),
+    Setting(1.0, 256),
+    Setting(1.3, 256),
     Setting(1.3, 256, window_s=120.0),
 )
 
@@ -59,7 +62,7 @@ def measure(lab: Lab) -> PaperResult:
     for index, setting in enumerate(SETTINGS):
         ours, vllm = documents[2 * index : 2 * index + 2]
         ratios = {
-            name: mean(ours, name) / max(mean(vllm, name), 1e-9)
+            name: quotient(mean(ours, name), mean(vllm, name))
             for name in ("service_gain", "requests")
         }
         label = f"load {setting.load:g}, batch {setting.slots}, {2 * setting.window_s:g} s"
@@ -73,6 +76,22 @@ def measure(lab: Lab) -> PaperResult:
 
 _SETTING = "chatbot, 3:1:1, Poisson, loads 0.7 to 1.3, batches 64 and 256"
 CLAIMS = (
-    Claim(PAPER, "service gain, ours / vLLM", _SETTING, "6.2, figure 9", Span(1.3, 8.3), ""),
-    Claim(PAPER, "requests, ours / vLLM", _SETTING, "6.2, figure 10", Span(4.0, 10.3), ""),
+    Claim(
+        PAPER,
+        "service gain, ours / vLLM",
+        _SETTING,
+        "6.2, figure 9",
+        Span(1.3, 8.3),
+        "Late work keeps most of its gain, so that vLLM, which serves it, has more where steps "
+        "are long (batch 256) and less where its queue grows (batch 64).",
+    ),
+    Claim(
+        PAPER,
+        "requests, ours / vLLM",
+        _SETTING,
+        "6.2, figure 10",
+        Span(4.0, 10.3),
+        "There is no upper limit: while the overload lasts vLLM's queue grows until it keeps no "
+        "SLO, so that the ratio hangs on the load and on how long it lasts.",
+    ),
 )
