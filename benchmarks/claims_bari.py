@@ -140,9 +140,8 @@ CLAIMS = (
         _SETTING,
         "7, figure 6c",
         Span(0.47, 0.47),
-        "Reproduced between the two machines, as the paper's own has no published step times and "
-        "is assumed: nearly all of the gain at half speed is from decodes that wait, not from the"
-        " shortest prompt first.",
+        "Reproduced between the two machines, since the paper's own is not known and is assumed: "
+        "the gain is from the shortest prompt first and from decodes that wait, about half each.",
     ),
     Claim(
         PAPER,

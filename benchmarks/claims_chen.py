@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
 from benchmarks.claims_lab import Cell, Documents, Lab, at_azure_times, mean, quotient
@@ -30,15 +29,15 @@ class Setting:
         azure: Azure's conversations arrive; else its coding trace does, for which clustered
             arrivals stand: that trace is not at hand.
         first_rate_s: programs a second that are tried first.
-        metric: "paced_share": the TPOT is taken over every ten tokens, as in section 6.
-            "met_share": this project's schedule of tokens.
+        batch: the most requests that ours has at once; 0: 128, its default here. The paper gives
+            none, and vLLM has 256.
     """
 
     workload: str
     tbt_s: float
     azure: bool
     first_rate_s: float
-    metric: str = "paced_share"
+    batch: int = 0
 
 
 CHATBOT = Setting("chatbot", 0.1, azure=True, first_rate_s=6.0)
@@ -46,7 +45,7 @@ SETTINGS: Mapping[str, Setting] = {
     "chatbot": CHATBOT,
     "coder": Setting("coder", 0.05, azure=False, first_rate_s=8.0),
     "summarizer": Setting("summarizer", 0.1, azure=True, first_rate_s=4.0),
-    "chatbot, tokens on a schedule": replace(CHATBOT, metric="met_share"),
+    "chatbot, ours with 256 at once": replace(CHATBOT, batch=256),
 }
 SCENARIOS = ("chatbot", "coder", "summarizer")
 
@@ -79,13 +78,14 @@ def cell_of(lab: Lab, name: str, setting: Setting) -> Cell:
         config, conditions = at_azure_times(lab, config, conditions)
     else:
         config = replace(config, arrivals="gamma")
-    policy = PolicySpec("slos_serve" if name == OURS else "fcfs")
+    ours = PolicySpec("slos_serve", {"batch": setting.batch} if setting.batch else {})
+    policy = ours if name == OURS else PolicySpec("fcfs")
     return Cell(config, conditions, policy, setting.first_rate_s)
 
 
-def is_kept(documents: Documents, *, metric: str) -> bool:
-    """Whether the mean share of the seeds is large enough."""
-    return mean(documents, metric) >= KEPT_SHARE
+def is_kept(documents: Documents) -> bool:
+    """Whether enough requests keep their SLO, with the TPOT over every ten tokens (section 6)."""
+    return mean(documents, "paced_share") >= KEPT_SHARE
 
 
 def measure(lab: Lab) -> PaperResult:
@@ -96,23 +96,70 @@ def measure(lab: Lab) -> PaperResult:
             name: lab.highest_rate(
                 f"{PAPER}, {label}, {name}",
                 cell_of(lab, name, setting),
-                partial(is_kept, metric=setting.metric),
+                is_kept,
             )
             for name in (OURS, VLLM, SARATHI)
         }
         ratios = {f"ours / {name}": quotient(rates[OURS], rates[name]) for name in (VLLM, SARATHI)}
         changes.append(Change(PAPER, label, rates | ratios))
-    by_label = {each.change: each.values for each in changes}
-    claims = []
-    for claim, name in zip(CLAIMS, (VLLM, SARATHI), strict=True):
-        own = [by_label[scenario][f"ours / {name}"] for scenario in SCENARIOS]
-        geometric = prod(own) ** (1.0 / len(own))
-        claims.append(Measured(claim, Span(geometric, geometric)))
+    values = {each.change: each.values for each in changes}
+    spans = [mean_ratio(values, name) for name in (VLLM, SARATHI)]
+    spans += [
+        quotient(values[scenario][OURS], max(values[scenario][VLLM], values[scenario][SARATHI]))
+        for scenario in SCENARIOS
+    ]
+    claims = [
+        Measured(claim, Span(ratio, ratio)) for claim, ratio in zip(CLAIMS, spans, strict=True)
+    ]
     return PaperResult(claims, changes)
 
 
-_SETTING = "mean of chatbot, coder, summarizer; Azure arrivals; 90% kept; one A100"
+def mean_ratio(values: Mapping[str, Mapping[str, float]], rival: str) -> float:
+    """The geometric mean over the scenarios of ours / a rival."""
+    ratios = [values[scenario][f"ours / {rival}"] for scenario in SCENARIOS]
+    return prod(ratios) ** (1.0 / len(ratios))
+
+
+_SETTING = "Azure arrivals, 90% of the requests in time, one A100, no speculative decoding"
 CLAIMS = (
-    Claim(PAPER, "capacity, ours / vLLM", _SETTING, "6.1, figure 9", Span(1.76, 1.76), "X."),
-    Claim(PAPER, "capacity, ours / Sarathi", _SETTING, "6.1, figure 9", Span(1.94, 1.94), "X."),
+    Claim(
+        PAPER,
+        "capacity, ours / vLLM",
+        _SETTING,
+        "6.1",
+        Span(1.76, 1.76),
+        "X.",
+    ),
+    Claim(
+        PAPER,
+        "capacity, ours / Sarathi",
+        _SETTING,
+        "6.1",
+        Span(1.94, 1.94),
+        "X.",
+    ),
+    Claim(
+        PAPER,
+        "chatbot, ours / best rival",
+        _SETTING,
+        "6.1, figure 9",
+        Span(1.41, 1.70),
+        "X.",
+    ),
+    Claim(
+        PAPER,
+        "coder, ours / best rival",
+        _SETTING.replace("Azure arrivals", "clustered arrivals"),
+        "6.1, figure 9",
+        Span(1.0, 2.1),
+        "X.",
+    ),
+    Claim(
+        PAPER,
+        "summarizer, ours / best rival",
+        _SETTING,
+        "6.1, figure 9",
+        Span(1.14, 1.17),
+        "X.",
+    ),
 )

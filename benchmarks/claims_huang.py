@@ -53,7 +53,7 @@ SEQUENCES = 6_300
 
 ANNEALING_SEED = 0
 SIZES, BATCHES = (4, 6, 10, 40), (1, 2, 4)
-QUEUES = {4: 4, 6: 4, 10: 4}
+QUEUES = {4: 2, 6: 2, 10: 2}
 """Number of requests -> queues of each seed; 1 for other numbers."""
 
 ALL_ORDERS = 6
