@@ -149,7 +149,7 @@ CLAIMS = (
         _SETTING,
         "7, figure 6c",
         Span(1.26, 1.26),
-        "Reproduced within the 10% at which a search ends: without decodes that wait the capacity"
-        " is within a tenth of Sarathi's.",
+        "Reproduced but for the 10% at which a search ends: it is decodes that wait, as without "
+        "them the capacity is within a tenth of Sarathi's.",
     ),
 )

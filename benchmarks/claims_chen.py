@@ -128,7 +128,9 @@ CLAIMS = (
         _SETTING,
         "6.1",
         Span(1.76, 1.76),
-        "X.",
+        "All of the gain is in the scenario with clustered arrivals: under Azure's conversations "
+        "vLLM keeps more, as it prefills in chunks here, where the paper's puts whole prompts "
+        "before decodes and misses their TPOT.",
     ),
     Claim(
         PAPER,
@@ -136,7 +138,8 @@ CLAIMS = (
         _SETTING,
         "6.1",
         Span(1.94, 1.94),
-        "X.",
+        "As for vLLM; the budgets that Sarathi is given here change little, and nothing is "
+        "decoded speculatively, from which the paper takes a part of its gain.",
     ),
     Claim(
         PAPER,
@@ -144,7 +147,8 @@ CLAIMS = (
         _SETTING,
         "6.1, figure 9",
         Span(1.41, 1.70),
-        "X.",
+        "Not reproduced: vLLM's chunked prefill keeps the TPOT of 100 ms, and that ours has at "
+        "most 128 requests at once is not the cause, as 256 change nothing.",
     ),
     Claim(
         PAPER,
@@ -152,7 +156,8 @@ CLAIMS = (
         _SETTING.replace("Azure arrivals", "clustered arrivals"),
         "6.1, figure 9",
         Span(1.0, 2.1),
-        "X.",
+        "Reproduced: in a burst the requests that cannot be in time are put off, and the others "
+        "are kept.",
     ),
     Claim(
         PAPER,
@@ -160,6 +165,7 @@ CLAIMS = (
         _SETTING,
         "6.1, figure 9",
         Span(1.14, 1.17),
-        "X.",
+        "Equal within the 10% at which a search ends, for the same reason as in the chatbot's "
+        "scenario.",
     ),
 )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import permutations, product
+from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from blake3 import blake3
 
 from benchmarks.claims_lab import Lab, quotient
 from benchmarks.claims_runs import NEVER_S
 from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span
-from benchmarks.command import say
 from serving.goodput import ProgramOutcome, met
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.baselines.annealing import annealed
@@ -52,6 +53,7 @@ SEQUENCES = 6_300
 """What the paper tries: 100 at each temperature from 500 down to 20 in steps of 5%."""
 
 ANNEALING_SEED = 0
+_CODE = blake3(Path(__file__).read_bytes()).hexdigest(16)
 SIZES, BATCHES = (4, 6, 10, 40), (1, 2, 4)
 QUEUES = {4: 2, 6: 2, 10: 2}
 """Number of requests -> queues of each seed; 1 for other numbers."""
@@ -112,10 +114,15 @@ def requests_of(setting: Setting, seed: int) -> list[Request]:
     return requests
 
 
+def queue_seeds(setting: Setting, seeds: Sequence[int]) -> list[int]:
+    """The seeds of the queues of all seeds."""
+    count = QUEUES.get(setting.num_requests, 1)
+    return [100 * seed + each for seed in seeds for each in range(count)]
+
+
 def queues_of(setting: Setting, seeds: Sequence[int]) -> list[list[Request]]:
     """The queues of all seeds."""
-    count = QUEUES.get(setting.num_requests, 1)
-    return [requests_of(setting, 100 * seed + each) for seed in seeds for each in range(count)]
+    return [requests_of(setting, each) for each in queue_seeds(setting, seeds)]
 
 
 def program_of(request: Request, index: int) -> Program:
@@ -235,16 +242,14 @@ def measure(lab: Lab) -> PaperResult:
     changes, to_best = [], []
     for num_requests, batch in product(SIZES, BATCHES):
         setting = Setting(num_requests, batch)
-        queues = queues_of(setting, lab.seeds)
-        say(f"{PAPER}: {num_requests} requests, batch {batch} (simulated)")
-        changes.append(_change(setting, queues))
+        changes.append(_change(lab, setting))
         if num_requests <= ALL_ORDERS:
-            predictions = [prediction_of(setting, queue) for queue in queues]
+            predictions = [prediction_of(setting, queue) for queue in queues_of(setting, lab.seeds)]
             to_best += [annealed_score(each) / best_of_all(each) for each in predictions]
     drawn = tuple(changes)
     for num_requests, batch in ((10, 1), (40, 4)):
         exact = Setting(num_requests, batch, length_error=0.025)
-        changes.append(_change(exact, queues_of(exact, lab.seeds)))
+        changes.append(_change(lab, exact))
     spans = (
         Span.of([each.values["G"] for each in drawn]),
         Span.of([each.values["met"] for each in drawn]),
@@ -256,29 +261,98 @@ def measure(lab: Lab) -> PaperResult:
     return PaperResult(claims, changes)
 
 
-def _change(setting: Setting, queues: Sequence[Sequence[Request]]) -> Change:
+@dataclass(frozen=True, slots=True)
+class QueueRun:
+    """One policy on one queue: a task of a session, so that it runs in a worker process."""
+
+    setting: Setting
+    queue_seed: int
+    policy: PolicySpec
+    kind: str = field(default="claim queue", init=False)
+
+    @property
+    def weight(self) -> float:
+        """Proportional to the number of requests."""
+        return float(self.setting.num_requests)
+
+    def key(self) -> dict[str, Any]:
+        """Everything that its result depends on, except the package's code; JSON-safe."""
+        return asdict(self.setting) | {
+            "queue_seed": self.queue_seed,
+            "policy": self.policy.to_json(),
+            "benchmark": _CODE,
+        }
+
+    def run(self) -> dict[str, Any]:
+        """Its score as a document."""
+        return simulated(requests_of(self.setting, self.queue_seed), self.policy)._asdict()
+
+
+def _change(lab: Lab, setting: Setting) -> Change:
     """The ratios of annealing to vLLM, of sums over the queues."""
-    policies = policies_of(setting)
-    pairs = [[simulated(requests, policy) for policy in policies] for requests in queues]
-    gains = [fmean(score.gain for score in column) for column in zip(*pairs, strict=True)]
-    nums_met = [sum(score.num_met for score in column) for column in zip(*pairs, strict=True)]
-    latencies = [sum(score.latency_s for score in column) for column in zip(*pairs, strict=True)]
     label = f"{setting.num_requests} requests, batch {setting.batch}"
     if setting.length_error is not None:
         label += f", lengths within {setting.length_error:.1%}"
+    seeds = queue_seeds(setting, lab.seeds)
+    scores = []
+    for policy in policies_of(setting):
+        tasks = [QueueRun(setting, seed, policy) for seed in seeds]
+        documents = lab.session.run(f"{PAPER}, {label}", tasks)
+        scores.append([Score(each["num_met"], each["latency_s"]) for each in documents])
+    ours, vllm = scores
     values = {
-        "G": quotient(*gains),
-        "met": quotient(*nums_met),
-        "latency": latencies[0] / latencies[1],
+        "G": quotient(fmean(each.gain for each in ours), fmean(each.gain for each in vllm)),
+        "met": quotient(sum(each.num_met for each in ours), sum(each.num_met for each in vllm)),
+        "latency": sum(each.latency_s for each in ours) / sum(each.latency_s for each in vllm),
     }
     return Change(PAPER, label, values)
 
 
 _SETTING = "4 to 40 requests at once, half chat, half code, batches 1, 2, 4; lengths drawn"
 CLAIMS = (
-    Claim(PAPER, "G, annealing / vLLM", _SETTING, "5.2, figure 7", Span(1.003, 1.465), "X."),
-    Claim(PAPER, "met SLOs, annealing / vLLM", _SETTING, "5.2, figure 7", Span(1.0, 1.334), "X."),
-    Claim(PAPER, "latency, annealing / vLLM", _SETTING, "5.2, figure 7", Span(0.837, 1.0), "X."),
-    Claim(PAPER, "G, annealing / best order", _SETTING, "5.2, figure 7", Span(0.99, 1.0), "X."),
-    Claim(PAPER, "G, lengths within 2.5%", _SETTING, "5.3, figure 9", Span(1.84, 1.84), "X."),
+    Claim(
+        PAPER,
+        "G, annealing / vLLM",
+        _SETTING,
+        "5.2, figure 7",
+        Span(1.003, 1.465),
+        "The span is wider on both sides, from 1.0 to 1.6 in most cases and 0.53 in one: a length"
+        " drawn from its task's distribution tells little, so that the order is annealed towards "
+        "wrong lengths, for better or worse.",
+    ),
+    Claim(
+        PAPER,
+        "met SLOs, annealing / vLLM",
+        _SETTING,
+        "5.2, figure 7",
+        Span(1.0, 1.334),
+        "As for G; with lengths within 2.5% more SLOs are met in both cases that were tried (1.49"
+        " and 1.88 times).",
+    ),
+    Claim(
+        PAPER,
+        "latency, annealing / vLLM",
+        _SETTING,
+        "5.2, figure 7",
+        Span(0.837, 1.0),
+        "As for G; with lengths within 2.5% the latency is 0.67 to 0.93 of vLLM's.",
+    ),
+    Claim(
+        PAPER,
+        "G, annealing / best order",
+        _SETTING,
+        "5.2, figure 7",
+        Span(0.99, 1.0),
+        "Reproduced: with 4 and 6 requests annealing found the best of all orders in every queue,"
+        " by the same predictor.",
+    ),
+    Claim(
+        PAPER,
+        "G, lengths within 2.5%",
+        _SETTING,
+        "5.3, figure 9",
+        Span(1.84, 1.84),
+        "Lower by a tenth: slots are refilled one by one here, where the paper's batches end "
+        "together, and the lengths of its data sets are not at hand but assumed.",
+    ),
 )
