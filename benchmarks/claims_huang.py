@@ -316,9 +316,9 @@ CLAIMS = (
         _SETTING,
         "5.2, figure 7",
         Span(1.003, 1.465),
-        "The span is wider on both sides, from 1.0 to 1.6 in most cases and 0.53 in one: a length"
-        " drawn from its task's distribution tells little, so that the order is annealed towards "
-        "wrong lengths, for better or worse.",
+        "Wider on both sides (0.83 to 1.61, and 0.53 once): a length drawn from its task's "
+        "distribution tells little, so that the order is annealed towards wrong lengths, for "
+        "better or worse.",
     ),
     Claim(
         PAPER,
