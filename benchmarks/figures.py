@@ -113,6 +113,11 @@ FIGURES = {
         "calm without one of its ingredients at a time",
         "python -m benchmarks.ablation --loads 2 --seeds 2 --window-s 120",
     ),
+    "claims": Figure(
+        "the papers' headline claims, each in its own setting",
+        "python -m benchmarks.claims --data {data}",
+        reads=("traces",),
+    ),
     "conditions": Figure(
         "other workloads, SLOs, predictions and machines; requests without tags",
         "python -m benchmarks.robustness --loads 1,2 --seeds 2 --window-s 120",

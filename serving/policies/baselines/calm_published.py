@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from serving.errors import InvalidEngineConfig
 from serving.policies.fairness import fair_scores, limit_users_ahead, mix_in_fairness
 from serving.policies.preemption_gate import exchange_batch
 from serving.policies.ranking import plan_of, sorted_indices, without_weaker_memory_holders
@@ -20,6 +21,13 @@ from serving.policies.urgency import (
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Floats, Ints, RequestState
 from serving.view import Plan, StepView
 
+STAGE_PRIORITIES = ("own", "goodput", "both")
+"""What is added up over the calls of a compound request's stage for its priority: nothing, the
+goodput alone, or the goodput and the generation time."""
+
+GOODPUTS = ("tokens", "requests")
+"""The goodput that is maximised (chapter 3: any that the provider chooses)."""
+
 
 def calm_published(
     view: StepView,
@@ -30,6 +38,8 @@ def calm_published(
     starvation_tokens: float = 1.0,
     level: float = 0.9,
     fairness: float = 0.0,
+    added_up: str = "own",
+    goodput: str = "tokens",
 ) -> Plan:
     """Grouped margin goodput maximisation over frames of decode steps (equation 4.1).
 
@@ -48,17 +58,26 @@ def calm_published(
         level: the quantile that bounds remaining output lengths.
         fairness: f, 0 to 1: the weight of Fair(r) in the priority (section 4.3). The thesis leaves
             Fair's unit open; here 1 equals the highest priority of a feasible request.
+        added_up: one of STAGE_PRIORITIES; the thesis adds up "both".
+        goodput: one of GOODPUTS.
 
     Raises:
-        InvalidEngineConfig: a fairness outside 0 to 1.
+        InvalidEngineConfig: a fairness outside 0 to 1, or an unknown `added_up` or `goodput`.
     """
+    _check_known("added_up", added_up, STAGE_PRIORITIES)
+    _check_known("goodput", goodput, GOODPUTS)
     requests, size = view.requests, batch or view.slots
     remaining_tokens = requests.remaining_tokens(level)
     seconds = generation_seconds(view, remaining_tokens)
     frame_s = frame_steps * view.token_s
     waited_frames = np.maximum((view.now_s - requests.unscheduled_s) / frame_s, 0.0)
     reward = feasible_goodput(view, remaining_tokens, seconds)
-    priority = (reward + starvation_tokens * waited_frames) / seconds
+    if goodput == "requests":
+        reward = feasible_requests(view, reward)
+    if added_up != "own":
+        reward = stage_sums(view, reward)
+    spent_s = stage_sums(view, remaining_tokens * view.token_s) if added_up == "both" else seconds
+    priority = (reward + starvation_tokens * waited_frames) / spent_s
     classes = deadline_class(view)
     if fairness:
         highest = priority[classes == DeadlineClass.FEASIBLE].max(initial=0.0)
@@ -91,11 +110,26 @@ def generation_seconds(view: StepView, remaining_tokens: Floats) -> Floats:
     """t_gen = remaining tokens * step time; for a compound request, the stage's longest t_gen."""
     requests = view.requests
     own_s = remaining_tokens * view.token_s
-    _, stage = np.unique(requests.stage, return_inverse=True)
-    _, group = np.unique(requests.program * (len(own_s) + 1) + stage, return_inverse=True)
+    group = _stage_of(view)
     slowest_s = np.zeros(len(own_s))
     np.maximum.at(slowest_s, group, own_s)
     return np.where(requests.kind == COMPOUND, slowest_s[group], own_s)
+
+
+def stage_sums(view: StepView, amounts: Floats) -> Floats:
+    """The sum over its stage's calls for each compound request; of others their own amount."""
+    group = _stage_of(view)
+    sums = np.bincount(group, weights=amounts, minlength=len(amounts))
+    return np.where(view.requests.kind == COMPOUND, sums[group], amounts)
+
+
+def _stage_of(view: StepView) -> Ints:
+    """A number for the stage of each request, equal for the calls of one stage: (n,)."""
+    requests = view.requests
+    _, stage = np.unique(requests.stage, return_inverse=True)
+    _, group = np.unique(requests.program * (len(requests) + 1) + stage, return_inverse=True)
+    numbers: Ints = group
+    return numbers
 
 
 def feasible_goodput(view: StepView, remaining_tokens: Floats, seconds: Floats) -> Floats:
@@ -110,6 +144,19 @@ def feasible_goodput(view: StepView, remaining_tokens: Floats, seconds: Floats) 
     reward = np.where(view.now_s + seconds <= expiry, whole, 0.0)
     reward = np.where(requests.kind == LATENCY, streamed, reward)
     return np.where(requests.kind == BEST_EFFORT, remaining_tokens, reward) * requests.weight
+
+
+def feasible_requests(view: StepView, tokens: Floats) -> Floats:
+    """The weight of each request that can still meet its SLO, else 0: (n,).
+
+    Args:
+        tokens: the result of `feasible_goodput`. A stream must also have its first token in time.
+    """
+    requests = view.requests
+    first_due_s = requests.arrival_s + requests.ttft_s
+    misses_first = (requests.output_tokens == 0) & (view.now_s > first_due_s)
+    is_lost = (tokens <= 0.0) | ((requests.kind == LATENCY) & misses_first)
+    return np.where(is_lost, 0.0, requests.weight)
 
 
 def best_window(view: StepView, ranked: Ints, priority: Floats, size: int, cutoff: float) -> Ints:
@@ -130,3 +177,8 @@ def best_window(view: StepView, ranked: Ints, priority: Floats, size: int, cutof
     best = int(np.argmax(sums[size:] - sums[:-size]))
     chosen: Ints = candidates[np.sort(by_length[best : best + size])]
     return chosen
+
+
+def _check_known(parameter: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InvalidEngineConfig(parameter, value, f"known: {', '.join(known)}")

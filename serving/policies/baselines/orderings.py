@@ -7,7 +7,7 @@ import numpy as np
 from serving.length_sketch import LENGTH_LEVELS
 from serving.policies.ranking import order_by
 from serving.policies.urgency import deadline_class, due_s
-from serving.requests import Floats
+from serving.requests import Floats, RequestState
 from serving.view import Plan, StepView
 
 MEDIAN = 0.5
@@ -38,15 +38,25 @@ def priority(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
     )
 
 
-def sjf(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
+def sjf(
+    view: StepView,
+    *,
+    batch: int = 0,
+    fairness: float = 0.0,
+    late_last: bool = True,
+    preempts: bool = True,
+) -> Plan:
     """Shortest job first: by the predicted length of each answer; expired work last.
 
+    Args:
+        late_last: False: expired work keeps its place, as in the papers, which know no deadlines.
+        preempts: False: a request that has a slot keeps it before shorter ones that wait.
     Source: Fu et al. (2024), Efficient LLM scheduling by learning to rank (the order of predicted
     lengths); Wu (2025), section 6.1 (LTR, the same as a baseline).
     """
-    return order_by(
-        view, deadline_class(view), _predicted_tokens(view), batch=batch, fairness=fairness
-    )
+    classes = deadline_class(view) if late_last else None
+    waits = (view.requests.state == RequestState.WAITING) & (not preempts)
+    return order_by(view, classes, waits, _predicted_tokens(view), batch=batch, fairness=fairness)
 
 
 def srpt(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:

@@ -22,6 +22,7 @@ def plas(
     quantum_s: float = 2.0,
     levels: int = 8,
     starvation_ratio: float = 50.0,
+    late_last: bool = True,
 ) -> Plan:
     """Multilevel queues by a program's attained service, oldest call first in each level.
 
@@ -40,12 +41,14 @@ def plas(
         levels: K, the number of levels; the last one is unbounded.
         starvation_ratio: beta: a call that has waited at least this many times its program's
             service moves up to the first level.
+        late_last: False: expired work keeps its place, as in the papers, which know no deadlines.
     """
     service_s = attained_s(view)
     waited_s = view.now_s - view.requests.unscheduled_s
     level = queue_level(service_s, quantum_s, levels)
     level[waited_s >= starvation_ratio * service_s] = 0
-    return order_by(view, deadline_class(view), level, batch=batch, fairness=fairness)
+    classes = deadline_class(view) if late_last else None
+    return order_by(view, classes, level, batch=batch, fairness=fairness)
 
 
 def attained_s(view: StepView) -> Floats:

@@ -163,6 +163,20 @@ class VirtualEngine:
         composition: Composition = self.scheduler.composition
         return composition
 
+    def decode_contexts(self) -> list[int]:
+        """Context tokens of each request that decodes in the planned step."""
+        assert self._step is not None, "a step must be planned"
+        requests = self.scheduler.requests
+        drafts = self._step.scheduled_spec_decode_tokens
+        contexts = []
+        for request_id, tokens in self._step.num_scheduled_tokens.items():
+            request = requests[request_id]
+            context = request.num_computed_tokens - tokens
+            own_tokens = tokens - len(drafts.get(request_id, ()))
+            if own_tokens == 1 and context >= request.num_prompt_tokens:
+                contexts.append(context)
+        return contexts
+
     def finish_step(self) -> Progress:
         """Give the scheduler the simulated model output of the planned step."""
         step, self._step = self._step, None

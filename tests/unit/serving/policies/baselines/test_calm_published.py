@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from serving.errors import InvalidEngineConfig
 from serving.length_sketch import LengthSketch
 from serving.policies.baselines.calm_published import calm_published
 from serving.policies.preemption_gate import MIN_GAIN
@@ -256,3 +257,55 @@ def test_expired_work_that_runs_is_preempted_for_feasible_work() -> None:
     modest = request("modest", slo=Slo(weight=0.01))
     plan = plan_of_two(late, modest, now_s=60.0, prefill_token_s=1.0)
     assert (plan.run, plan.preempt) == ({"modest"}, {"late"})
+
+
+def stage_of_two() -> tuple[RequestView, ...]:
+    """A compound stage of a long and a short call, and a stream between their densities."""
+
+    def call(name: str, tokens: float, prompt_tokens: int) -> RequestView:
+        length = LengthSketch((tokens,) * 7)
+        slo = compound(1e3, program="p", stage_calls=2, length=length)
+        return request(name, slo=slo, prompt_tokens=prompt_tokens, max_tokens=1000)
+
+    single = deadline(1e3, length=LengthSketch((10.0,) * 7))
+    return (
+        call("long", 10.0, 40),
+        call("short", 5.0, 10),
+        request("single", slo=single, prompt_tokens=35, max_tokens=1000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("added_up", "order"),
+    [
+        # Of 10 s each: 50, 15 and 45 tokens.
+        ("own", ("long", "single", "short")),
+        # 65 tokens in 10 s; 45 in 10 s.
+        ("goodput", ("long", "short", "single")),
+        # 65 tokens in 15 s; 45 in 10 s.
+        ("both", ("single", "long", "short")),
+    ],
+)
+def test_a_stage_is_ranked_by_what_is_added_up(added_up: str, order: tuple[str, ...]) -> None:
+    assert calm_published(step(*stage_of_two(), slots=9), added_up=added_up).order == order
+
+
+def test_by_requests_the_shortest_feasible_answer_goes_first() -> None:
+    def answer(name: str, tokens: float, prompt_tokens: int, deadline_s: float) -> RequestView:
+        slo = deadline(deadline_s, length=LengthSketch((tokens,) * 7))
+        return request(name, slo=slo, prompt_tokens=prompt_tokens, max_tokens=1000)
+
+    view = step(
+        answer("large", 50.0, 9000, 100.0),
+        answer("small", 10.0, 10, 100.0),
+        answer("infeasible", 5.0, 10, 4.0),
+        slots=9,
+    )
+    assert calm_published(view).order == ("large", "small", "infeasible")
+    assert calm_published(view, goodput="requests").order == ("small", "large", "infeasible")
+
+
+@pytest.mark.parametrize("name", ["added_up", "goodput"])
+def test_an_unknown_way_of_counting_is_refused(name: str) -> None:
+    with pytest.raises(InvalidEngineConfig, match=name):
+        calm_published(step(), **{name: "nothing"})  # type: ignore[arg-type]

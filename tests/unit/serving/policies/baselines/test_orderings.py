@@ -164,3 +164,28 @@ def test_expired_work_comes_last_regardless_of_length_and_priority() -> None:
     view = step(request("late", slo=tight, priority=-9), request("long"), now_s=5.0)
     for policy in (priority, sjf, srpt):
         assert policy(view).order == ("long", "late")
+
+
+def sketched(tokens: float) -> LengthSketch:
+    return LengthSketch((tokens,) * len(LENGTH_LEVELS))
+
+
+def test_sjf_that_knows_no_deadlines_lets_short_expired_work_go_first() -> None:
+    view = step(
+        request("expired", slo=deadline(1.0, length=sketched(2.0))),
+        request("feasible", slo=deadline(50.0, length=sketched(5.0))),
+        now_s=3.0,
+    )
+    assert sjf(view).order == ("feasible", "expired")
+    assert sjf(view, late_last=False).order == ("expired", "feasible")
+
+
+def test_sjf_without_preemption_keeps_what_has_a_slot() -> None:
+    view = step(
+        running("long", slo=Slo(length=sketched(9.0))),
+        request("short", slo=Slo(length=sketched(2.0))),
+        request("shorter", slo=Slo(length=sketched(1.0))),
+        slots=1,
+    )
+    assert sjf(view).order == ("shorter", "short", "long")
+    assert sjf(view, preempts=False).order == ("long", "shorter", "short")

@@ -1,0 +1,132 @@
+"""A claim of a paper beside what was measured of it, and the table of all."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+WIDTH = 100
+
+
+class Span(NamedTuple):
+    """The lowest and the highest value of a figure over the conditions that it is given for."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Span:
+        """The span of at least one value."""
+        return cls(min(values), max(values))
+
+    def __str__(self) -> str:
+        if f"{self.low:.2f}" == f"{self.high:.2f}":
+            return f"{self.high:.2f}"
+        return f"{self.low:.2f} to {self.high:.2f}"
+
+
+class Claim(NamedTuple):
+    """A claim of a paper.
+
+    Attributes:
+        metric: what the value is; "ours / LTR" is a ratio, "1 - rival / ours" a share.
+        setting: the conditions over which the span is taken.
+        section: where the paper says so.
+        cause: one sentence: why the measured value differs, or what it hangs on.
+    """
+
+    paper: str
+    metric: str
+    setting: str
+    section: str
+    claimed: Span
+    cause: str
+
+
+class Measured(NamedTuple):
+    """A claim and its simulated value."""
+
+    claim: Claim
+    value: Span
+
+    @property
+    def to_claimed(self) -> float:
+        """The highest measured value / the highest claimed one."""
+        return self.value.high / self.claim.claimed.high
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the two spans overlap."""
+        return self.value.low <= self.claim.claimed.high and self.claim.claimed.low <= (
+            self.value.high
+        )
+
+    def document(self) -> dict[str, Any]:
+        """JSON-safe."""
+        return self.claim._asdict() | {
+            "claimed": list(self.claim.claimed),
+            "measured": [json_safe(each) for each in self.value],
+            "to_claimed": json_safe(self.to_claimed),
+            "is_reached": self.is_reached,
+        }
+
+
+class Change(NamedTuple):
+    """The values of one setting in which one assumption is changed; the first row changes none."""
+
+    paper: str
+    change: str
+    values: Mapping[str, float]
+
+    def document(self) -> dict[str, Any]:
+        """JSON-safe."""
+        values = {name: json_safe(value) for name, value in self.values.items()}
+        return self._asdict() | {"values": values}
+
+
+class PaperResult(NamedTuple):
+    """What was measured of one paper."""
+
+    claims: Sequence[Measured]
+    changes: Sequence[Change] = ()
+
+
+def json_safe(value: float) -> float | str:
+    """The value, or "inf", for which JSON has no number."""
+    return "inf" if math.isinf(value) else value
+
+
+def table(results: Sequence[PaperResult]) -> str:
+    """The claims, each with its cause, and then the changes by paper."""
+    rows = [each for result in results for each in result.claims]
+    width = max(len(row.claim.metric) for row in rows)
+    lines = [
+        "claimed by the papers against measured here; all measured values are simulated",
+        f"{'paper':<11}{'metric':<{width}}  {'claimed':>14}{'measured':>16}{'ratio':>7}",
+    ]
+    for row in rows:
+        claim = row.claim
+        lines.append(
+            f"{claim.paper:<11}{claim.metric:<{width}}  {claim.claimed!s:>14}{row.value!s:>16}"
+            f"{row.to_claimed:7.2f}{'' if row.is_reached else '  differs'}"
+        )
+        notes = f"{claim.section}; {claim.setting}. {claim.cause}"
+        lines += textwrap.wrap(notes, WIDTH, initial_indent=" " * 11, subsequent_indent=" " * 11)
+    for result in results:
+        lines += _change_lines(result.changes)
+    return "\n".join(lines)
+
+
+def _change_lines(changes: Sequence[Change]) -> list[str]:
+    if not changes:
+        return []
+    width = max(len(each.change) for each in changes)
+    heads = list(changes[0].values)
+    lines = ["", f"{changes[0].paper}: one assumption changed at a time (simulated)"]
+    lines.append(f"{'':{width}}" + "".join(f"{head:>{len(head) + 3}}" for head in heads))
+    for each in changes:
+        cells = "".join(f"{each.values[head]:{len(head) + 3}.2f}" for head in heads)
+        lines.append(f"{each.change:{width}}{cells}")
+    return lines

@@ -1,0 +1,266 @@
+"""The published claims: the papers' settings, what is measured in them, and what is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import claims_bari, claims_chen, claims_huang, claims_wu, claims_zhang
+from benchmarks.claims import main
+from benchmarks.claims_lab import Cell, Documents, Lab, azure_arrivals
+from benchmarks.claims_runs import (
+    NEVER_S,
+    ArrivalTrace,
+    ClaimRun,
+    Conditions,
+    load_at_trace_times,
+    median_ttft_s,
+    met_at_pace,
+)
+from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span, table
+from serving.goodput import CallOutcome, ProgramOutcome, met
+from serving.policies.table import PolicySpec
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.workloads.load_generator import Source, generate_load
+from serving.slo import SloKind
+from serving.step_cost import Composition
+
+CLAIMS: tuple[Claim, ...] = (
+    *claims_wu.CLAIMS,
+    *claims_zhang.CLAIMS,
+    *claims_huang.CLAIMS,
+    *claims_chen.CLAIMS,
+    *claims_bari.CLAIMS,
+)
+CONFIG = ExperimentConfig(source=Source.generator("mixed"), window_s=20.0, warmup_s=5.0)
+
+
+def stream(*times_s: float, tbt_s: float = 0.1, submitted_s: float = 0.0) -> ProgramOutcome:
+    """A stream with these tokens, which has ended."""
+    call = CallOutcome(
+        submitted_s=submitted_s,
+        prompt_tokens=1,
+        output_tokens=len(times_s),
+        token_times_s=times_s,
+        ended=True,
+    )
+    return ProgramOutcome(
+        program_id="p",
+        kind=SloKind.LATENCY,
+        arrival_s=0.0,
+        calls=((call,),),
+        ended_s=times_s[-1],
+        ttft_s=2.0,
+        tbt_s=tbt_s,
+    )
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> ArrivalTrace:
+    """Ten requests in bursts: five within a second, 20 s of nothing, five more."""
+    seconds = [*range(5), *range(25, 30)]
+    rows = [f"2023-11-16 18:15:{each:02d}.0000000,10,10" for each in seconds]
+    path = tmp_path / "traces" / "AzureLLMInferenceTrace_conv.csv"
+    path.parent.mkdir()
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    return ArrivalTrace.of(path)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.paper}: {claim.metric}")
+def test_every_claim_has_its_place_in_the_paper_and_one_sentence_of_cause(claim: Claim) -> None:
+    assert claim.section
+    assert claim.cause.endswith(".")
+    assert ". " not in claim.cause
+
+
+def test_a_claim_is_reached_where_the_spans_overlap() -> None:
+    claim = CLAIMS[0]._replace(claimed=Span(2.0, 4.0))
+    spans = {Span(1.0, 2.0): True, Span(4.0, 9.0): True, Span(1.0, 1.9): False, Span(5, 6): False}
+    assert {span: Measured(claim, span).is_reached for span in spans} == spans
+    assert Measured(claim, Span(1.0, 3.0)).to_claimed == 0.75
+
+
+def test_the_table_marks_what_differs_and_lists_the_changes() -> None:
+    near, far = (Measured(CLAIMS[0], Span(value, value)) for value in (CLAIMS[0].claimed.low, 0.1))
+    changes = [Change("Wu", "as it is", {"tokens": 1.0}), Change("Wu", "half", {"tokens": 0.5})]
+    lines = table([PaperResult([near, far], changes)]).splitlines()
+    assert sum(line.endswith("differs") for line in lines) == 1
+    assert [line.split()[-1] for line in lines[-2:]] == ["1.00", "0.50"]
+
+
+def test_arrivals_of_a_trace_have_the_mean_rate_and_the_generators_programs(
+    trace: ArrivalTrace,
+) -> None:
+    load = load_at_trace_times(CONFIG, trace, rate_per_s=2.0, seed=3)
+    until_s = load.window_s[1]
+    same = generate_load(CONFIG.source, rate_per_s=2.0, seed=3, warmup_s=5.0, window_s=20.0)
+    assert sum(each.arrival_s < until_s for each in load.programs) == 2.0 * until_s
+    pairs = list(zip(load.programs, same.programs, strict=False))
+    assert all(own.stages == other.stages for own, other in pairs)
+    assert any(own.arrival_s != other.arrival_s for own, other in pairs)
+    assert load.decided_s >= max(each.arrival_s for each in load.programs)
+
+
+def test_without_the_trace_clustered_arrivals_take_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert azure_arrivals(tmp_path) is None
+    assert "gamma" in capsys.readouterr().err
+
+
+def test_a_pause_that_the_schedule_allows_breaks_the_pace() -> None:
+    early = [0.1 + 0.01 * number for number in range(30)]
+    paused = [*early, *(each + 1.5 for each in early)]
+    steady = [0.1 * number for number in range(1, 60)]
+    assert (met(stream(*steady)), met_at_pace(stream(*steady))) == (True, True)
+    assert (met(stream(*paused)), met_at_pace(stream(*paused))) == (True, False)
+    assert not met_at_pace(stream(2.5))
+
+
+def test_half_of_the_first_tokens_missing_leaves_no_median_ttft() -> None:
+    silent = replace(
+        stream(1.0),
+        calls=(
+            (
+                CallOutcome(
+                    submitted_s=0.0, prompt_tokens=1, output_tokens=1, token_times_s=(), ended=False
+                ),
+            ),
+        ),
+        ended_s=None,
+    )
+    assert median_ttft_s([stream(1.0), stream(3.0), silent]) == 3.0
+    assert median_ttft_s([stream(1.0), silent]) is None
+
+
+def test_every_change_of_the_thesis_changes_one_assumption() -> None:
+    base = claims_wu.SETTING
+    fields = list(base.__dataclass_fields__)
+    changed = [
+        sum(getattr(each, name) != getattr(base, name) for name in fields)
+        for each in claims_wu.CHANGES.values()
+    ]
+    assert changed == [0] + [1] * (len(changed) - 1)
+
+
+def test_a_change_of_one_system_leaves_the_runs_of_the_other_as_they_are(
+    lab: Callable[..., Lab],
+) -> None:
+    ours, ltr = claims_wu.OURS, claims_wu.LTR
+
+    def cell(name: str, **changes: Any) -> Cell:
+        return claims_wu.cell_of(lab(), name, replace(claims_wu.SETTING, **changes))
+
+    assert cell(ltr, waiting_s=9.0, added_up="own", goodput="requests") == cell(ltr)
+    assert cell(ours, rivals_wait_s=9.0, preempts=False, late_last=True) == cell(ours)
+    assert cell(ours, slots=9) != cell(ours)
+
+
+class FakeSession:
+    """A session in which a rate keeps its promise up to a limit."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.tried: list[float] = []
+
+    def run(self, name: str, tasks: Sequence[ClaimRun]) -> list[dict[str, Any]]:
+        self.tried += [task.rate_per_s for task in tasks]
+        return [{"share": float(task.rate_per_s <= self.limit_s)} for task in tasks]
+
+
+@pytest.fixture
+def lab() -> Callable[..., Lab]:
+    def lab_of(session: Any = None) -> Lab:
+        return Lab(session, seeds=(10, 11))
+
+    return lab_of
+
+
+@pytest.mark.parametrize("limit_s", [0.3, 3.0, 40.0])
+def test_the_highest_rate_is_found_within_the_resolution(
+    limit_s: float, lab: Callable[..., Lab]
+) -> None:
+    cell = Cell(CONFIG, Conditions(), PolicySpec("fcfs"), 2.0)
+
+    def is_kept(documents: Documents) -> bool:
+        return all(each["share"] == 1.0 for each in documents)
+
+    found = lab(FakeSession(limit_s)).highest_rate("x", cell, is_kept)
+    assert found <= limit_s <= 1.11 * found
+
+
+def test_equal_cells_are_run_once(lab: Callable[..., Lab]) -> None:
+    session = FakeSession(1.0)
+    cells = [Cell(CONFIG, Conditions(), PolicySpec("fcfs"), rate) for rate in (1.0, 2.0, 1.0)]
+    documents = lab(session).documents("x", cells)
+    assert session.tried == [1.0, 1.0, 2.0, 2.0]
+    assert documents[0] == documents[2] != documents[1]
+
+
+def test_sarathis_budget_is_the_largest_within_the_tpot() -> None:
+    cost = claims_chen.MACHINE.step_cost
+    budget = claims_chen.tokens_within(claims_chen.MACHINE, 0.1)
+    took_s = [cost.seconds(Composition.of_prompt(budget + more)) for more in (0, 1)]
+    assert took_s[0] <= 0.1 < took_s[1]
+
+
+def test_a_machine_half_as_fast_takes_twice_as_long_for_any_step() -> None:
+    machine = claims_chen.MACHINE
+    slow = claims_bari.slowed(machine, 2.0)
+    step = Composition(300, 40, 9000, ((260, 100),))
+    assert slow.step_cost.seconds(step) == pytest.approx(2.0 * machine.step_cost.seconds(step))
+
+
+@pytest.mark.parametrize(("num_requests", "batch"), [(2, 1), (4, 1), (5, 2)])
+def test_annealing_predicts_at_most_the_best_of_all_orders(num_requests: int, batch: int) -> None:
+    setting = claims_huang.Setting(num_requests, batch)
+    for requests in claims_huang.queues_of(setting, (0, 1, 2)):
+        prediction = claims_huang.prediction_of(setting, requests)
+        best = claims_huang.best_of_all(prediction)
+        arrival = prediction.score(np.arange(num_requests))
+        assert arrival <= claims_huang.annealed_score(prediction) + 1e-12 <= best + 1e-9
+
+
+@pytest.mark.usefixtures("imported_vllm")
+def test_a_queue_of_one_earns_the_same_under_both_policies() -> None:
+    setting = claims_huang.Setting(1, 1)
+    requests = claims_huang.requests_of(setting, 0)
+    ours, vllm = (
+        claims_huang.simulated(requests, each) for each in claims_huang.policies_of(setting)
+    )
+    assert ours == vllm
+    assert (ours.num_met, ours.gain) == (1, 1.0 / ours.latency_s)
+
+
+@pytest.mark.usefixtures("imported_vllm")
+def test_a_run_drops_what_waits_too_long_and_observes_only_as_long_as_asked(
+    trace: ArrivalTrace,
+) -> None:
+    config = replace(CONFIG, window_s=4.0, warmup_s=0.0, slots=1)
+
+    def measured(**conditions: Any) -> dict[str, Any]:
+        return ClaimRun(
+            config=config,
+            conditions=Conditions(arrivals=trace, **conditions),
+            policy=PolicySpec("fcfs"),
+            rate_per_s=2.0,
+            seed=1,
+        ).run()
+
+    patient = measured(waiting_s=NEVER_S, observed_s=8.0)
+    assert patient["median_ttft_s"] is None
+    assert patient["met_share"] >= patient["paced_share"] >= 0.0
+    impatient = measured(waiting_s=0.5, observed_s=8.0)
+    assert impatient["median_ttft_s"] is None
+    assert impatient != patient
+
+
+def test_an_unknown_paper_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--paper", "nothing"])
+    assert "nothing" in capsys.readouterr().err
