@@ -154,6 +154,7 @@ MAX_VALUE = 1e12
 MIN_VALUE = 1e-6
 """TTFT, TBT and weights are raised to this, so that no quotient overflows."""
 
+_ONE_TOKEN = LengthSketch((1.0,) * len(LENGTH_LEVELS))
 _NO_LENGTH = (math.nan,) * len(LENGTH_LEVELS)
 _NO_FUTURE = (math.nan,) * len(FutureWork._fields)
 
@@ -376,7 +377,7 @@ def begin_second_part(
     """
     assert slo.then_tbt_s is not None, "its answer has a second part"
     tbt_s = min(max(slo.then_tbt_s, MIN_VALUE), MAX_VALUE)
-    due_s = columns["final_s"][index]
+    due_s = columns["final_s"][index] + (generated * tbt_s if slo.then_token is None else 0.0)
     if slo.kind is SloKind.LATENCY:
         first_s = columns["arrival_s"][index] + columns["ttft_s"][index]
         due_s = first_s + generated * columns["tbt_s"][index]
@@ -384,8 +385,10 @@ def begin_second_part(
     columns["arrival_s"][index] = due_s - generated * tbt_s - columns["ttft_s"][index]
     columns["tbt_s"][index] = tbt_s
     columns["deadline_s"][index] = columns["final_s"][index] = math.inf
-    length = None
-    if slo.then_length is not None:
+    length: Sequence[float] | None = None
+    if slo.then_token is None and slo.length is not None:
+        length = slo.length.tokens
+    elif slo.then_length is not None:
         length = [generated / length_ratio + tokens for tokens in slo.then_length.tokens]
     columns["length"][index] = _clamped(length, default=_NO_LENGTH)
     columns["future"][index] = _NO_FUTURE
@@ -397,6 +400,8 @@ def _first_part(slo: Slo) -> tuple[LengthSketch | None, FutureWork | None]:
     What follows a deadline within an answer is work of the future. Two streams are counted as one.
     """
     length, then = slo.length, slo.then_length
+    if slo.then_tbt_s is not None and slo.then_token is None:
+        length, then = _ONE_TOKEN, length
     if length is None or then is None:
         return length, slo.future
     if slo.kind is SloKind.LATENCY:

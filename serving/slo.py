@@ -90,11 +90,13 @@ class Slo:
         future: predicted work of the program after this stage; None without a prediction.
         weight: factor on the request's goodput.
         user: key for fairness.
-        then_token: id of the token that ends the first part of the answer, such as the end of
-            thinking; the tokens after it are a stream. None: the answer has one part.
-        then_tbt_s: TBT of that stream. Its first token is due by the deadline (`final_s`, or
-            `deadline_s` without one), or of the latency kind at its place in the first stream.
-        then_length: predicted quantiles of its length; `length` is of the first part then.
+        then_tbt_s: TBT of the second part of the answer, which is a stream. Its first token is due
+            by the deadline (`final_s`, or `deadline_s` without one), or of the latency kind at its
+            place in the first stream. None: the answer has one part.
+        then_token: id of the token that ends the first part, such as the end of thinking. None:
+            with then_tbt_s, all of the answer is the second part.
+        then_length: with then_token, predicted quantiles of the second part's length; `length` is
+            of the first part then.
         dummy: it only waits for its turn: when it could begin it ends, before anything is computed
             (Wu (2025), section 4.3).
     Raises:
@@ -155,14 +157,20 @@ class Slo:
             return
         if (self.then_token or 0) < 0:
             raise InvalidSlo("slo_then_token", self.then_token, "must not be negative")
-        for name in ("then_token", "then_tbt_s", "then_length"):
-            if (value := getattr(self, name)) is None:
-                continue
-            if self.kind is SloKind.BEST_EFFORT:
-                raise InvalidSlo(TAG_PREFIX + name, value, f"kind {self.kind} has no second part")
-            if self.then_token is None or self.then_tbt_s is None:
-                problem = "a second part needs both slo_then_token and slo_then_tbt_s"
-                raise InvalidSlo(TAG_PREFIX + name, value, problem)
+        parts = {
+            "slo_then_token": self.then_token,
+            "slo_then_length_q": self.then_length,
+            "slo_then_tbt_s": self.then_tbt_s,
+        }
+        tag, value = next((tag, value) for tag, value in parts.items() if value is not None)
+        if self.kind is SloKind.BEST_EFFORT:
+            raise InvalidSlo(tag, value, f"kind {self.kind} has no second part")
+        if self.then_tbt_s is None:
+            raise InvalidSlo(tag, value, "a second part needs slo_then_tbt_s")
+        if self.then_token is None and tag == "slo_then_length_q":
+            raise InvalidSlo(tag, value, "needs slo_then_token; without it use slo_length_q")
+        if self.then_token is None and self.kind is SloKind.LATENCY:
+            raise InvalidSlo(tag, value, f"kind {self.kind} needs slo_then_token too")
 
 
 _POSITIVE = ("deadline_s", "ttft_s", "tbt_s", "waiting_s", "final_s", "weight", "then_tbt_s")

@@ -103,11 +103,12 @@ def slos(
     if final_s is not None and deadline_s is not None:
         deadline_s, final_s = sorted((deadline_s, final_s))
     has_parts = parts and kind is not SloKind.BEST_EFFORT and draw(st.booleans())
+    has_token = has_parts and (kind is SloKind.LATENCY or draw(st.booleans()))
     return Slo(
         kind=kind,
-        then_token=draw(st.integers(0, 200_000)) if has_parts else None,
+        then_token=draw(st.integers(0, 200_000)) if has_token else None,
         then_tbt_s=draw(seconds) if has_parts else None,
-        then_length=draw(st.none() | lengths) if has_parts else None,
+        then_length=draw(st.none() | lengths) if has_token else None,
         deadline_s=deadline_s,
         ttft_s=draw(seconds),
         tbt_s=draw(seconds),

@@ -198,7 +198,7 @@ class RequestLedger:
         """
         row, columns = self._row[request_id], self._columns
         slo, user = columns["slo"][row], columns["user"][row : row + 1]
-        if slo.length is not None:
+        if slo.length is not None and slo.then_token is not None:
             self.users.learn_length(int(user[0]), slo, generated)
         length_ratio = float(self.users.learned(user)["length_ratio"][0])
         begin_second_part(columns, row, slo, generated=generated, length_ratio=length_ratio)

@@ -48,7 +48,8 @@ class RequestLifecycle:
         self._planner = planner
         self._block_tokens = block_tokens
         self.dummies: set[str] = set()
-        self._first_parts: dict[str, tuple[Request, int]] = {}  # with the token that ends the part
+        # With the token that ends the part; None: the first one does.
+        self._first_parts: dict[str, tuple[Request, int | None]] = {}
         self._rejected: dict[str, InvalidSlo] = {}
         self._ending = ""  # the request that the scheduler itself ends now
 
@@ -83,7 +84,7 @@ class RequestLifecycle:
         slo = self.ledger.slo(request.request_id)
         if slo.dummy:
             self.dummies.add(request.request_id)
-        if slo.then_token is not None:
+        if slo.then_tbt_s is not None:
             self._first_parts[request.request_id] = request, slo.then_token
         if error is not None:
             self._rejected[request.request_id] = error
@@ -124,9 +125,10 @@ class RequestLifecycle:
             for output in batch.outputs:
                 request_id, new_tokens = output.request_id, output.new_token_ids
                 request, token = self._first_parts.get(request_id, (None, None))
-                if request is None or token not in new_tokens:
+                if request is None or not new_tokens or token not in (None, *new_tokens):
                     continue
-                num_after = len(new_tokens) - new_tokens.index(token) - 1
+                place = 0 if token is None else new_tokens.index(token)
+                num_after = len(new_tokens) - place - 1
                 del self._first_parts[request_id]
                 generated = request.num_output_tokens - num_after
                 self.ledger.begin_second_part(request_id, generated=generated)

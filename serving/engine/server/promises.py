@@ -95,6 +95,11 @@ class Promise:
         self._then_from: dict[int, int] = {}
 
     @property
+    def _is_stream(self) -> bool:
+        """Whether all of its answer is a stream, though it has a deadline."""
+        return self.slo.then_tbt_s is not None and self.slo.then_token is None
+
+    @property
     def is_complete(self) -> bool:
         """Whether all its answers are complete."""
         return self.ended == "completed"
@@ -131,7 +136,7 @@ class Promise:
                 # An answer without a token, of a stop at once, ends like one of a single token.
                 token_times_s=times_s or ([self._end_s] if self.is_complete else []),
                 ended=self.is_complete,
-                then_from=self._then_from.get(answer),
+                then_from=0 if self._is_stream else self._then_from.get(answer),
             )
             for number, (answer, times_s) in enumerate(self._token_times_s.items())
         )

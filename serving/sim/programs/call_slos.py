@@ -96,25 +96,13 @@ def single_call_slo(program: Program, now_s: float, length: LengthSketch | None)
 def in_parts(
     slo: Slo, program: Program, call: StageCall, then_length: LengthSketch | None = None
 ) -> Slo:
-    """The SLO of a call with that of the second part of its answer, if there is one.
-
-    A call that is a stream from its first token on is of the latency kind.
-    """
-    if program.then_tbt_s is None or call.call.then_from is None:
+    """The SLO of a call with that of the second part of its answer, if there is one."""
+    if call.call.then_from is None:
         return slo
-    if call.call.then_from:
-        then_tbt_s = program.then_tbt_s
-        return replace(slo, then_token=PART_END, then_tbt_s=then_tbt_s, then_length=then_length)
-    assert slo.final_s is not None, "a compound program has a deadline"
-    return Slo(
-        kind=SloKind.LATENCY,
-        ttft_s=slo.final_s,
-        tbt_s=program.then_tbt_s,
-        waiting_s=slo.final_s,
-        length=slo.length,
-        weight=slo.weight,
-        user=slo.user,
-    )
+    if not call.call.then_from:  # all of the answer is the second part
+        return replace(slo, then_tbt_s=program.then_tbt_s)
+    then_tbt_s = program.then_tbt_s
+    return replace(slo, then_token=PART_END, then_tbt_s=then_tbt_s, then_length=then_length)
 
 
 def _remaining_s(program: Program, now_s: float) -> float:

@@ -221,6 +221,20 @@ def test_each_token_of_a_second_part_is_due_when_its_slo_says(
     assert columns["kind"][0] == KINDS.index(SloKind.LATENCY)
 
 
+def test_an_answer_that_is_all_a_stream_goes_on_from_its_first_token() -> None:
+    length = LengthSketch((40.0,) * len(LENGTH_LEVELS))
+    slo = compound(4.0, final_s=9.0, program="p", length=length, then_tbt_s=0.5)
+    columns = new_columns(1)
+    write_slo(columns, 0, "a", 100.0, slo)
+    assert columns["length"][0].tolist() == [1.0] * len(LENGTH_LEVELS)
+    assert columns["future"][0].tolist() == [0.0, 0.0, 40.0, 0.0, 0.0, 0.0]
+    begin_second_part(columns, 0, slo, generated=1)
+    columns["output_tokens"][:], columns["max_tokens"][:] = 3, 100
+    view = step()._replace(now_s=0.0, requests=Requests(columns))
+    assert next_token_due_s(view)[0] == pytest.approx(109.0 + 3 * 0.5)
+    assert columns["length"][0].tolist() == [40.0] * len(LENGTH_LEVELS)
+
+
 def test_what_follows_a_deadline_within_an_answer_is_work_of_the_future() -> None:
     length, then = (LengthSketch((tokens,) * len(LENGTH_LEVELS)) for tokens in (40.0, 10.0))
     parts = {"length": length, "then_token": 8, "then_tbt_s": 1.0, "then_length": then}

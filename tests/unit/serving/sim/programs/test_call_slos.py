@@ -202,7 +202,7 @@ def test_a_last_call_that_is_a_stream_has_the_time_left_until_its_first_token() 
     assert (first.kind, first.final_s) == (SloKind.COMPOUND, 30.0)
     assert first.future is not None
     assert (first.future.decode_tokens, first.future.serial_tokens) == (50.0, 0.0)
-    assert (last.kind, last.ttft_s, last.tbt_s) == (SloKind.LATENCY, 30.0, 0.2)
-    assert last.deadline_s is last.final_s is None
+    assert (last.kind, last.final_s, last.then_tbt_s) == (SloKind.COMPOUND, 30.0, 0.2)
+    assert last.then_token is last.then_length is None
     assert last.length is not None
     assert last.length.upper(0.5) == 50.0
