@@ -153,16 +153,16 @@ class Slo:
                 raise InvalidSlo(TAG_PREFIX + name, value, problem)
 
     def _check_second_part(self) -> None:
-        if self.then_token is None and self.then_tbt_s is None and self.then_length is None:
-            return
-        if (self.then_token or 0) < 0:
-            raise InvalidSlo("slo_then_token", self.then_token, "must not be negative")
         parts = {
             "slo_then_token": self.then_token,
             "slo_then_length_q": self.then_length,
             "slo_then_tbt_s": self.then_tbt_s,
         }
-        tag, value = next((tag, value) for tag, value in parts.items() if value is not None)
+        tag, value = next((part for part in parts.items() if part[1] is not None), ("", None))
+        if not tag:
+            return
+        if (self.then_token or 0) < 0:
+            raise InvalidSlo(tag, value, "must not be negative")
         if self.kind is SloKind.BEST_EFFORT:
             raise InvalidSlo(tag, value, f"kind {self.kind} has no second part")
         if self.then_tbt_s is None:
