@@ -211,9 +211,10 @@ def virtual_engine(
     Raises:
         InvalidWorkload: as `_engine_config`.
     """
-    from serving.sim.drive.steady_engine import SteadyEngine
+    engine_config = _engine_config(config, policy, programs)
+    from serving.sim.drive.steady_engine import SteadyEngine  # imports vLLM
 
-    engine: SteppedEngine = SteadyEngine(_engine_config(config, policy, programs), clock)
+    engine: SteppedEngine = SteadyEngine(engine_config, clock)
     return engine
 
 
