@@ -18,7 +18,6 @@ from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.drive.stopping import StoppingEngine
 from serving.sim.metrics.metrics import summarise
 from serving.sim.programs.programs import Program
-from serving.slo import SloKind
 
 if TYPE_CHECKING:
     from serving.slo import Slo
@@ -110,23 +109,16 @@ class LooseExperiment:
 class PatientEngine(StoppingEngine):
     """Multiplies each request's limit on waiting with LOOSER."""
 
-    def submit(
-        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
-    ) -> None:
+    def submit(self, request_id: str, *, slo: Slo, **request: Any) -> None:
         """Take a request."""
         if slo.waiting_s is not None:
             slo = replace(slo, waiting_s=LOOSER * slo.waiting_s)
-        super().submit(
-            request_id, prompt=prompt, output_tokens=output_tokens, slo=slo, max_tokens=max_tokens
-        )
+        super().submit(request_id, slo=slo, **request)
 
 
 def untagged(programs: Sequence[Program]) -> tuple[Program, ...]:
     """The same calls as best effort: without deadlines, weights and users."""
-    return tuple(
-        replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None, weight=1.0, user="")
-        for program in programs
-    )
+    return tuple(replace(program.without_slo(), weight=1.0, user="") for program in programs)
 
 
 def loosened(programs: Sequence[Program]) -> tuple[Program, ...]:
