@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -72,23 +73,9 @@ def test_the_patient_engine_multiplies_the_limit_on_waiting_if_there_is_one() ->
             super().__init__()
             self.slos: list[Slo] = []
 
-        def submit(
-            self,
-            request_id: str,
-            *,
-            prompt: list[int],
-            output_tokens: int,
-            slo: Slo,
-            max_tokens: int,
-        ) -> None:
+        def submit(self, request_id: str, *, slo: Slo, **request: Any) -> None:
             self.slos.append(slo)
-            super().submit(
-                request_id,
-                prompt=prompt,
-                output_tokens=output_tokens,
-                slo=slo,
-                max_tokens=max_tokens,
-            )
+            super().submit(request_id, slo=slo, **request)
 
     inner = RecordingEngine()
     engine = PatientEngine(inner, lambda _: False)
