@@ -26,6 +26,7 @@ class Figure(NamedTuple):
 
 RIVALS = ["fcfs", "edf", "sjf", "plas", "lsdf", "slai", "slos_serve", "annealing", "calm_published"]
 FEW_SLOTS = [f"{name}:batch=96" for name in ["fcfs", "edf", "plas", "sjf", "slos_serve", "slai"]]
+PACED = ["fcfs", "edf", "sjf", "lsdf", "slai", "slos_serve"]
 CACHED = ["fcfs", "slai", "slos_serve", "calm"]
 
 
@@ -85,6 +86,14 @@ FIGURES = {
         "calm on seeds for reporting",
         "orchestrate bench mixed --policy calm --loads 0.7,1.0,2.0 --seeds 10-14 --window-s 120",
     ),
+    **{
+        name.replace("_", "-"): Figure(
+            f"answers in two parts: {name}",
+            f"orchestrate bench {name} {_policies([*PACED, 'calm'])}"
+            " --loads 0.7,1.0,2.0 --seeds 10-11 --window-s 120",
+        )
+        for name in ("streamed_research", "thinking", "two_paces")
+    },
     "oracle": Figure(
         "calm with oracle predictions",
         "orchestrate bench mixed --policy calm --loads 0.7,1.0,1.5,2.0 --seeds 3"
