@@ -17,9 +17,9 @@ from tests.strategies import law
 CALL_S = 5.0  # any value: none of the compared numbers depends on it
 
 tokens = st.integers(1, 10_000)
-calls = st.lists(
-    st.builds(Call, tokens, tokens, st.just(0), st.just(0)), min_size=1, max_size=4
-).map(tuple)
+calls = st.lists(st.builds(lambda *each: Call(*each), tokens, tokens), min_size=1, max_size=4).map(
+    tuple
+)
 stages = st.builds(Stage, calls, st.sampled_from([0.0, 0.5, 30.0]))
 programs = st.lists(stages, min_size=1, max_size=5).map(
     lambda drawn: Program(

@@ -33,8 +33,8 @@ class SteadyDecodes(Scheduler):
     streamed input, log probabilities or KV connectors. With drafts nothing is steady.
 
     Attributes:
-        sure_tokens: request id -> output tokens until one that matters: the last of an answer or of
-            its first part.
+        answer_tokens: request id -> true length of the answer, or of its present part; at most the
+            request's own limit.
         steady: requests that are steady in the planned step.
         planned: request id -> its tokens in the planned step, of the other requests.
     """
@@ -43,7 +43,7 @@ class SteadyDecodes(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.sure_tokens: Mapping[str, int] = {}
+        self.answer_tokens: Mapping[str, int] = {}
         self.steady: Sequence[Request] = ()
         self.planned: Mapping[str, int] = {}
         self._num_set_aside = 0  # running requests that vLLM does not see now
@@ -94,7 +94,7 @@ class SteadyDecodes(Scheduler):
         if self.num_spec_tokens or self.pause_state != PauseState.UNPAUSED:
             return ()
         step, block_tokens = self.current_step + 1, self.block_size
-        sure_tokens, step_tokens = self.sure_tokens, self._step_tokens()
+        answer_tokens, step_tokens = self.answer_tokens, self._step_tokens()
         most_tokens = self.scheduler_config.long_prefill_token_threshold or self.max_model_len
         # A block that fills is entered in the prefix cache.
         last = block_tokens - 1 if self.cache_config.enable_prefix_caching else block_tokens
@@ -113,7 +113,7 @@ class SteadyDecodes(Scheduler):
                 continue
             tokens += 1
             has_slot = 0 < request.num_computed_tokens % block_tokens < last
-            if has_slot and request.num_output_tokens + 1 < sure_tokens[request.request_id]:
+            if has_slot and request.num_output_tokens + 1 < answer_tokens[request.request_id]:
                 steady.append(request)
             else:
                 blocks += 1

@@ -21,7 +21,7 @@ class SteadyEngine(VirtualEngine):
 
     def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
         super().__init__(config, clock)
-        self.scheduler.sure_tokens = self._sure_tokens
+        self.scheduler.answer_tokens = self._output_tokens
 
     def plan_step(self) -> Composition:
         """Let the scheduler plan the next step; `finish_step` must follow."""

@@ -85,8 +85,8 @@ class VirtualEngine:
         self.scheduler.lifecycle.ledger.clock = clock
         self._clock = clock
         self._config = config
-        self._output_tokens: dict[str, int] = {}
-        self._sure_tokens: dict[str, int] = {}  # until the end of the present part of the answer
+        self._output_tokens: dict[str, int] = {}  # until the end of the present part
+        self._second_parts: dict[str, int] = {}  # until the end of a part that has not begun
         self._step: SchedulerOutput | None = None
         self._computed: dict[str, int] = {}  # request id -> longest context ever computed
         self._recomputing: set[str] = set()
@@ -133,9 +133,9 @@ class VirtualEngine:
             extra_args=to_tags(slo) or None,
         )
         self._output_tokens[request_id] = output_tokens
-        self._sure_tokens[request_id] = output_tokens
         if whole_tokens:
-            self._sure_tokens[request_id] = whole_tokens
+            self._output_tokens[request_id] = whole_tokens
+            self._second_parts[request_id] = output_tokens
         request = Request(
             request_id,
             prompt,
@@ -220,7 +220,7 @@ class VirtualEngine:
 
     def _forget(self, request_id: str) -> None:
         self._output_tokens.pop(request_id, None)
-        self._sure_tokens.pop(request_id, None)
+        self._second_parts.pop(request_id, None)
         self._computed.pop(request_id, None)
         self._recomputing.discard(request_id)
 
@@ -229,13 +229,14 @@ class VirtualEngine:
         request = self.scheduler.requests[request_id]
         if request.num_computed_tokens - num_drafts < request.num_tokens:
             return []
-        remaining = self._sure_tokens[request_id] - request.num_output_tokens
+        remaining = self._output_tokens[request_id] - request.num_output_tokens
         count = min(1 + min(num_drafts, self._config.accepted_tokens), remaining)
         if count < remaining:
             return [WORD] * count
-        is_end = self._sure_tokens[request_id] == self._output_tokens[request_id]
-        self._sure_tokens[request_id] = self._output_tokens[request_id]
-        return [WORD] * (count - 1) + [_END if is_end else PART_END]
+        if request_id not in self._second_parts:
+            return [WORD] * (count - 1) + [_END]
+        self._output_tokens[request_id] = self._second_parts.pop(request_id)
+        return [WORD] * (count - 1) + [PART_END]
 
     def _draft(self, request_ids: Iterable[str]) -> None:
         """Draft the next tokens of these requests, unless they have ended."""
