@@ -211,9 +211,10 @@ def test_the_requests_of_the_guide_carry_what_the_server_takes(
 ) -> None:
     for block in blocks("python", ROOT / "docs" / "serving.md"):
         notebook.run(block)
-    by_tags, with_tools, by_fields = server.asked  # type: ignore[attr-defined]
+    by_tags, with_tools, by_fields, in_parts = server.asked  # type: ignore[attr-defined]
     assert protocol_of(with_tools["tools"], with_tools["tool_choice"])
     assert from_tags(by_tags["vllm_xargs"]).deadline_s == 2.5
     assert json.loads(with_tags(json.dumps(by_fields).encode()))["vllm_xargs"] == {
         "slo_deadline_s": 2.5
     }
+    assert from_tags(in_parts["vllm_xargs"]).then_tbt_s == 0.2
