@@ -112,7 +112,7 @@ def scaled(
     duration of a call, so that they keep their proportion to service and queueing times.
 
     Raises:
-        InvalidWorkload: answers have two parts, whose boundary a real model does not repeat.
+        InvalidWorkload: answers have two parts; a real model does not end the first as recorded.
     """
     programs = tuple(programs)
     for program in programs:

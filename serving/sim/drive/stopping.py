@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serving.sim.drive.stepped import Progress
 from serving.step_cost import Composition
@@ -11,7 +11,6 @@ from serving.step_cost import Composition
 if TYPE_CHECKING:
     from serving.sim.drive.stepped import SteppedEngine
     from serving.sim.programs.programs import Program
-    from serving.slo import Slo
 
 
 class StoppingEngine:
@@ -41,26 +40,10 @@ class StoppingEngine:
         """As the engine counts them."""
         return self._engine.recomputed_tokens
 
-    def submit(
-        self,
-        request_id: str,
-        *,
-        prompt: list[int],
-        output_tokens: int,
-        slo: Slo,
-        max_tokens: int,
-        whole_tokens: int | None = None,
-    ) -> None:
+    def submit(self, request_id: str, **request: Any) -> None:
         """Take a request; ignored after the stop."""
         if not self._stopped:
-            self._engine.submit(
-                request_id,
-                prompt=prompt,
-                output_tokens=output_tokens,
-                slo=slo,
-                max_tokens=max_tokens,
-                whole_tokens=whole_tokens,
-            )
+            self._engine.submit(request_id, **request)
 
     def abort(self, request_id: str) -> None:
         """Abort a request, as if its caller had disconnected."""

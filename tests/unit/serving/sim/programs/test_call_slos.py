@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,20 +62,11 @@ class RecordingEngine(FifoEngine):
         self.limits: set[int] = set()
 
     def submit(
-        self,
-        request_id: str,
-        *,
-        prompt: list[int],
-        output_tokens: int,
-        slo: Slo,
-        max_tokens: int,
-        whole_tokens: int | None = None,
+        self, request_id: str, *, output_tokens: int, max_tokens: int, **request: Any
     ) -> None:
         self.lengths.add(output_tokens)
         self.limits.add(max_tokens)
-        super().submit(
-            request_id, prompt=prompt, output_tokens=output_tokens, slo=slo, max_tokens=max_tokens
-        )
+        super().submit(request_id, output_tokens=output_tokens, max_tokens=max_tokens, **request)
 
 
 @pytest.mark.parametrize("source_name", ["mixed", "reasoning", "trace"])

@@ -9,7 +9,7 @@ import pytest
 
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.slo import Slo, SloKind
+from serving.slo import SloKind
 from serving.step_cost import StepCost
 from serving.workload_errors import (
     BadTrace,
@@ -99,20 +99,9 @@ class PromptEngine(FifoEngine):
         super().__init__()
         self.prompts: dict[str, list[int]] = {}
 
-    def submit(
-        self,
-        request_id: str,
-        *,
-        prompt: list[int],
-        output_tokens: int,
-        slo: Slo,
-        max_tokens: int,
-        whole_tokens: int | None = None,
-    ) -> None:
+    def submit(self, request_id: str, *, prompt: list[int], **request: Any) -> None:
         self.prompts[request_id] = prompt
-        super().submit(
-            request_id, prompt=prompt, output_tokens=output_tokens, slo=slo, max_tokens=max_tokens
-        )
+        super().submit(request_id, prompt=prompt, **request)
 
 
 def test_prompts_share_exactly_the_prefix_of_their_program_and_group() -> None:
