@@ -28,6 +28,7 @@ from store.printable_text import one_line
 
 _MIN_WIDTH_FOR_USES = 60
 _TITLE = "share of time by stage"
+_CUT_OFF = "> "
 
 
 def heaviest_first(patterns: Sequence[KeptPattern], now: datetime) -> list[KeptPattern]:
@@ -47,6 +48,11 @@ def uses_now(pattern: KeptPattern, now: datetime) -> float:
 def total_s(pattern: KeptPattern) -> float:
     """The sum of a pattern's stage durations, in seconds."""
     return sum(stage.seconds for stage in pattern.stages)
+
+
+def _time_text(pattern: KeptPattern) -> str:
+    """Its duration, as a lower bound if its run was cut off."""
+    return f"{_CUT_OFF if pattern.is_cut_off else ''}{shown(total_s(pattern))}"
 
 
 def summary_lines(learned: LearnedData, *, now: datetime, ascii_only: bool = False) -> list[Text]:
@@ -94,6 +100,8 @@ def library_lines(
         runs = counted(round(sum(pattern.weight for pattern in omitted)), "run")
         text = f"{len(omitted):,} more, for {runs}: increase --limit to see them"
         lines.append(Text(text, style="dim"))
+    if any(pattern.is_cut_off for pattern in drawn):
+        lines.append(Text(f"{_CUT_OFF}its deadline cut the run off", style="dim"))
     has_cut = any(glyphs.cut in bar.plain for bar in bars)
     return [*lines, *_legend(kinds, palette, width=width, has_cut=has_cut)]
 
@@ -125,6 +133,7 @@ def library_document(learned: LearnedData, *, now: datetime) -> dict[str, object
                 "uses": uses_now(pattern, now),
                 "used_at": datetime.fromtimestamp(pattern.used_at_s, UTC),
                 "seconds": total_s(pattern),
+                "cut_off": pattern.is_cut_off,
                 "stages": [
                     {
                         "calls": [call._asdict() for call in stage.calls],
@@ -163,7 +172,7 @@ def _row_heads(
             fitted(names[pattern.key], max(width // 4, 8), glyphs),
             f"{pattern.weight:,.0f}",
             f"{uses_now(pattern, now):.1f}",
-            shown(total_s(pattern)),
+            _time_text(pattern),
         ]
         for pattern in patterns
     ]

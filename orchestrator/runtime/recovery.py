@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments, ArgumentsNotRecorded
 from orchestrator.durability.liveness import is_orphaned
+from orchestrator.durability.outcomes import was_cut_off
 from orchestrator.durability.questions import age_s
 from orchestrator.durability.replay import RecordedSteps, answers_to_ask_again, is_up_to
 from orchestrator.durability.uncertain_effects import UncertainEffects
@@ -19,6 +20,7 @@ from orchestrator.errors import ArgumentsDiffer, RunNotResumable
 from orchestrator.execution.causality import CausalLog
 from orchestrator.execution.context import CallTrace, LiveRun
 from orchestrator.execution.flow_spec import FlowSpec
+from orchestrator.execution.length_prediction import recorded_prompt_estimate
 from orchestrator.learning.stage_deadlines import StageDeadline
 from orchestrator.runtime.flow_loading import load_flow
 from orchestrator.runtime.results import RunResult, usage_of
@@ -159,7 +161,11 @@ class InterruptedRun:
             parents[edge.child].add(edge.parent)
         for call in self.calls:
             live.causality.add(call.node, frozenset(parents[call.node]))
-            live.calls.append(_trace(live, call))
+        for call in self.calls:
+            trace = _trace(live, call)
+            live.call_begins(trace)
+            if was_cut_off(call):
+                live.call_was_cut_off(trace, live.started_s + (call.finished_s or 0.0))
 
     def _replayable_steps(self, last_of_origin: int) -> list[StepRecord]:
         """The steps; those that are to be executed again count as running.
@@ -203,16 +209,18 @@ async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
 
 def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
     start_s = live.started_s
-    end_s = call.finished_s if call.status is Status.COMPLETED else None
+    end_s = None if call.finished_s is None else start_s + call.finished_s
     sub_deadline_s = float("inf") if call.sub_deadline_s is None else start_s + call.sub_deadline_s
     return CallTrace(
         node=call.node,
         kind=call.kind.value,
         identity=call.identity,
+        path=call.step_path,
         stage=call.stage,
         began_s=start_s + call.started_s,
         deadline=StageDeadline(sub_deadline_s, call.deadline_source or ""),
-        ended_s=None if end_s is None else start_s + end_s,
+        ended_s=end_s if call.status is Status.COMPLETED else None,
+        prompt_estimate=recorded_prompt_estimate(call),
         prompt_tokens=call.prompt_tokens or 0,
         output_tokens=call.output_tokens or 0,
         cached_tokens=call.cached_tokens or 0,

@@ -63,6 +63,19 @@ def test_a_library_is_drawn_as_in_this_example(
     assert lines_of(capsys.readouterr().out) == lines_of(DRAWN_80)
 
 
+def test_a_run_that_was_cut_off_is_shown_with_a_lower_bound_of_its_time(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(store_url, patterns=[a_pattern(research_graph(), is_cut_off=True)])
+    assert exit_code("patterns", "show", "deep-research") == 0
+    lines = lines_of(capsys.readouterr().out)
+    assert any("> 10.0 s" in line for line in lines)
+    assert "> its deadline cut the run off" in lines
+    assert exit_code("patterns", "show", "deep-research", "--json") == 0
+    [pattern] = json.loads(capsys.readouterr().out)["patterns"]
+    assert pattern["cut_off"] is True
+
+
 def test_a_narrow_terminal_without_unicode_gets_ascii_only(
     store_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
