@@ -18,10 +18,12 @@ import numpy as np
 
 from patterns.features import Bools, Floats, Ints, Outlook, PatternTable
 
-_COLUMN = {field: place for place, field in enumerate(Outlook._fields)}
-_LATER = [place for field, place in _COLUMN.items() if field.startswith("later_")]
-_OF_STAGE = [_COLUMN[field] for field in ("stage_s", "stage_calls", "stage_llm_calls")]
-_LATER_S = _LATER.index(_COLUMN["later_s"])
+_FIELDS = Outlook._fields
+_ELAPSED_S, _STAGE_S, _REST_S, _SHARE, _LATER_S = (
+    _FIELDS.index(field) for field in ("elapsed_s", "stage_s", "rest_s", "share", "later_s")
+)
+_OF_STAGE = [_FIELDS.index(field) for field in ("stage_s", "stage_calls", "stage_llm_calls")]
+_LATER = [_FIELDS.index(field) for field in _FIELDS if field.startswith("later_")]
 
 
 def completed_outlooks(table: PatternTable, weights: Floats) -> Floats:
@@ -68,25 +70,16 @@ def _complete(outlooks: Floats, rows: Ints, last: int, donors: Bools, weights: F
     """
     shares = weights[donors] / weights[donors].sum()
     mean = shares @ outlooks[donors, last]
+    block = outlooks[rows, : last + 1]
     if last:
         whole_mean = shares @ outlooks[donors, last - 1][:, _LATER]  # of the last stage and later
-        own = outlooks[rows, last - 1][:, _LATER]
+        own = block[:, last - 1, _LATER]
         gain = np.maximum(own, whole_mean - mean[_LATER]) - own + mean[_LATER]
-        outlooks[rows[:, None, None], np.arange(last)[:, None], _LATER] += gain[:, None]
-        outlooks[rows, :last, _COLUMN["rest_s"]] += gain[:, [_LATER_S]]
-    of_stage = np.ix_(rows, [last], _OF_STAGE)
-    outlooks[of_stage] = np.maximum(outlooks[of_stage], mean[_OF_STAGE])
-    outlooks[np.ix_(rows, [last], _LATER)] = mean[_LATER]
-    _derive(outlooks, rows, last)
-
-
-def _derive(outlooks: Floats, rows: Ints, last: int) -> None:
-    """Compute what follows from the other columns: the rest of the last stage, and all shares."""
-    stage_s, later_s, elapsed_s, rest_s = (
-        outlooks[rows, : last + 1, _COLUMN[field]]
-        for field in ("stage_s", "later_s", "elapsed_s", "rest_s")
-    )
-    rest_s[:, last] = stage_s[:, last] + later_s[:, last]
-    outlooks[rows, last, _COLUMN["rest_s"]] = rest_s[:, last]
-    share = (elapsed_s + stage_s) / (elapsed_s + rest_s)
-    outlooks[rows, : last + 1, _COLUMN["share"]] = np.minimum(share, 1.0)
+        block[:, :last, _LATER] += gain[:, None]
+        block[:, :last, _REST_S] += gain[:, [_LATER.index(_LATER_S)]]
+    block[:, last, _OF_STAGE] = np.maximum(block[:, last, _OF_STAGE], mean[_OF_STAGE])
+    block[:, last, _LATER] = mean[_LATER]
+    block[:, last, _REST_S] = block[:, last, _STAGE_S] + block[:, last, _LATER_S]
+    elapsed_s, stage_s, rest_s = (block[:, :, at] for at in (_ELAPSED_S, _STAGE_S, _REST_S))
+    block[:, :, _SHARE] = np.minimum((elapsed_s + stage_s) / (elapsed_s + rest_s), 1.0)
+    outlooks[rows, : last + 1] = block
