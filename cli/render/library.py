@@ -64,6 +64,8 @@ def summary_lines(learned: LearnedData, *, now: datetime, ascii_only: bool = Fal
     ]
     if learned.stage_range is not None:
         parts.append(f"{range_text(*learned.stage_range)} stages each")
+    if learned.num_cut_off:
+        parts.append(f"{learned.num_cut_off:,} cut off by deadlines")
     last_fit = "never fitted"
     if learned.fit is not None:
         last_fit = f"last fit {ago(learned.fit.fitted_at, now)} ago"
@@ -122,6 +124,7 @@ def library_document(learned: LearnedData, *, now: datetime) -> dict[str, object
         "application": learned.application,
         "patterns_kept": learned.num_kept,
         "patterns_in_library": len(learned.patterns),
+        "patterns_cut_off": learned.num_cut_off,
         "fitted_at": None if learned.fit is None else learned.fit.fitted_at,
         "runs_since_fit": learned.num_since,
         "kernel": kernel_document(learned.kernel),
