@@ -9,7 +9,7 @@ from collections.abc import Callable
 from orchestrator.errors import BudgetExceeded, DeadlineExceeded, OutsideRun, RunInterrupted
 from serving.errors import EngineBusy, EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreError
-from store.records import CallRecord, Status, StepRecord
+from store.records import Status, StepRecord
 
 MESSAGE_LIMIT = 500
 """Longest recorded error message, in characters."""
@@ -39,11 +39,6 @@ def status_of(error: BaseException | None) -> Status:
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
         return Status.CANCELLED
     return Status.FAILED
-
-
-def was_cut_off(call: CallRecord) -> bool:
-    """Whether a call was cancelled, and did not just lose its process, which has no end."""
-    return call.status is Status.CANCELLED and call.finished_s is not None
 
 
 def text_of(value: object, show: Callable[[object], str] = str) -> str:

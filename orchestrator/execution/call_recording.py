@@ -127,7 +127,7 @@ async def recorded_call(
         outcome["ended_s"] = run.since_start_s(ended_s)
         if error is None:
             run.recorded_steps.step_succeeded(step.context.step_path)
-            trace.ended_s = ended_s
+            run.call_completed(trace, ended_s)
             outcome["recorded"] = partial(run.causality.end, trace.node)
         elif status_of(error) is Status.CANCELLED:
             outcome["recorded"] = partial(cut_off, ended_s)

@@ -60,10 +60,6 @@ class CausalLog:
         """Add a call that begins here and now."""
         return self.add(self._next_node, self._last_of(_frontier.get().nodes | self._foreign))
 
-    def has_children(self, node: int) -> bool:
-        """Whether another call directly depends on this one."""
-        return any(node in parents for parents in self.parents.values())
-
     def stage_here(self) -> int:
         """The stage that a call would have which begins here and now."""
         return next_stage(self.stages[node] for node in _frontier.get().nodes | self._foreign)

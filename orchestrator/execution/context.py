@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.durability.identity import StepPath
+from orchestrator.durability.identity import StepPath, is_in_wrap_up
 from orchestrator.durability.replay import RecordedSteps
 from orchestrator.durability.uncertain_effects import UncertainEffects
 from orchestrator.errors import OutsideRun
@@ -200,14 +200,29 @@ class LiveRun:
     def call_begins(self, trace: CallTrace) -> None:
         """Add a call, which may be one that was cut off and that a resumed run makes again."""
         former = self.cut_off_calls.get(trace.path)
-        if former is not None and not self.causality.has_children(former):
+        if former is not None and not self._has_followers(former):
             del self.cut_off_calls[trace.path]
         self.calls.append(trace)
+
+    def call_completed(self, trace: CallTrace, at_s: float) -> None:
+        """A call has completed; if it was cut off before, only this counts."""
+        trace.ended_s = at_s
+        self.cut_off_calls.pop(trace.path, None)
 
     def call_was_cut_off(self, trace: CallTrace, at_s: float) -> int:
         """A call was cut off; returns the node of the graph that stands for it."""
         trace.cut_off_s = at_s
         return self.cut_off_calls.setdefault(trace.path, trace.node)
+
+    def _has_followers(self, node: int) -> bool:
+        """Whether another call came after this one, rather than in place of what would have come.
+
+        A run that is resumed with more time does not wrap up.
+        """
+        return any(
+            node in self.causality.parents[call.node] and not is_in_wrap_up(call.path)
+            for call in self.calls
+        )
 
     def stage_so_far(self, stage: int) -> Stage | None:
         """The summary of a stage's calls that have ended; None if there are none."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments, ArgumentsNotRecorded
 from orchestrator.durability.liveness import is_orphaned
-from orchestrator.durability.outcomes import was_cut_off
 from orchestrator.durability.questions import age_s
 from orchestrator.durability.replay import RecordedSteps, answers_to_ask_again, is_up_to
 from orchestrator.durability.uncertain_effects import UncertainEffects
@@ -161,11 +160,7 @@ class InterruptedRun:
             parents[edge.child].add(edge.parent)
         for call in self.calls:
             live.causality.add(call.node, frozenset(parents[call.node]))
-        for call in self.calls:
-            trace = _trace(live, call)
-            live.call_begins(trace)
-            if was_cut_off(call):
-                live.call_was_cut_off(trace, live.started_s + (call.finished_s or 0.0))
+            _restore_call(live, call)
 
     def _replayable_steps(self, last_of_origin: int) -> list[StepRecord]:
         """The steps; those that are to be executed again count as running.
@@ -207,9 +202,19 @@ async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
         )
 
 
+def _restore_call(live: LiveRun, call: CallRecord) -> None:
+    trace = _trace(live, call)
+    live.call_begins(trace)
+    if call.finished_s is None:  # it lost its process
+        return
+    if call.status is Status.COMPLETED:
+        live.call_completed(trace, live.started_s + call.finished_s)
+    elif call.status is Status.CANCELLED:
+        live.call_was_cut_off(trace, live.started_s + call.finished_s)
+
+
 def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
     start_s = live.started_s
-    end_s = None if call.finished_s is None else start_s + call.finished_s
     sub_deadline_s = float("inf") if call.sub_deadline_s is None else start_s + call.sub_deadline_s
     return CallTrace(
         node=call.node,
@@ -219,7 +224,6 @@ def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
         stage=call.stage,
         began_s=start_s + call.started_s,
         deadline=StageDeadline(sub_deadline_s, call.deadline_source or ""),
-        ended_s=end_s if call.status is Status.COMPLETED else None,
         prompt_estimate=recorded_prompt_estimate(call),
         prompt_tokens=call.prompt_tokens or 0,
         output_tokens=call.output_tokens or 0,

@@ -241,6 +241,29 @@ async def test_a_retry_after_a_timeout_is_a_stage_of_its_own_and_after_an_error_
     assert len(record.pattern.stages) == 2
 
 
+@in_virtual_time
+async def test_a_try_that_a_resumed_run_makes_again_and_completes_counts_once(
+    tmp_path: Path,
+) -> None:
+    """In a resumed run a try has its whole timeout again, and needs no second try."""
+    tries = iter(["stalls", "fails", "succeeds"])
+
+    @tool(effects="pure")
+    async def flaky() -> None:
+        now = next(tries)
+        await asyncio.sleep(NEVER_S if now == "stalls" else 1)
+        if now == "fails":
+            raise Boom
+
+    @flow(name="f", deadline=1000)
+    async def body() -> None:
+        await step(retries=1, timeout=LIMIT_S, name="tries")(flaky)()
+        await llm("last")
+
+    record = await interrupted_and_resumed(tmp_path, body)
+    assert kinds(record.pattern.stages) == [[("flaky", 1)], [("script:f", 1)]]
+
+
 @pytest.mark.parametrize("is_resumed", [False, True])
 @in_virtual_time
 async def test_what_follows_an_answer_that_was_left_early_comes_after_it(

@@ -157,6 +157,25 @@ async def test_the_pattern_of_a_resumed_run_replaces_the_former_one(tmp_path: Pa
 
 
 @in_virtual_time
+async def test_calls_of_a_wrap_up_are_not_in_the_pattern_of_a_run_that_then_ends_in_time(
+    tmp_path: Path,
+) -> None:
+    async def fails(so_far: object) -> str:
+        await llm("sum up")
+        raise Boom
+
+    body = flow(name="f", deadline=20, wrap_up=fails, tail=10)(chain)
+    async with timed_runtime(tmp_path, engine()) as runtime:
+        with pytest.raises(Boom):
+            await runtime.run(body.options(run_id=ID))
+        result = await runtime.resume(ID, body, deadline=100)
+        record = await recorded(runtime.store, ID)
+    assert result.value == "all"
+    assert [pattern.is_cut_off for pattern in record.pattern_records] == [False]
+    assert len(record.pattern.nodes) == len(record.pattern.stages) == 5
+
+
+@in_virtual_time
 async def test_a_run_that_is_cut_off_twice_leaves_one_pattern(tmp_path: Path) -> None:
     body = flow(name="f", deadline=7)(chain)
     async with timed_runtime(tmp_path, engine()) as runtime:
