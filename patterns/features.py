@@ -69,6 +69,8 @@ class PatternTable:
         outlooks: shape (n, s, 12), the fields of Outlook.
         signature: shape (n, s), index into `signatures`; NO_STAGE beyond a pattern's end.
         signatures: the distinct sets of calls of a stage.
+        is_cut_off: shape (n,), whether a pattern ends where its run was cut off by its deadline;
+            its outlooks are then lower bounds, see `patterns.censoring`.
     """
 
     num_stages: Ints
@@ -76,6 +78,7 @@ class PatternTable:
     outlooks: Floats
     signature: Ints
     signatures: tuple[frozenset[Call], ...]
+    is_cut_off: Bools
 
     def __len__(self) -> int:
         return len(self.num_stages)
@@ -89,9 +92,11 @@ class PatternTable:
         has_all = [required <= signature for signature in self.signatures]
         return np.array([*has_all, False])
 
-    def extended(self, patterns: Sequence[Sequence[Stage]]) -> PatternTable:
-        """The table with further patterns appended."""
-        added = tabulate(patterns, known=self.signatures)
+    def extended(
+        self, patterns: Sequence[Sequence[Stage]], *, is_cut_off: Sequence[bool] | None = None
+    ) -> PatternTable:
+        """The table with further patterns appended; arguments as of `tabulate`."""
+        added = tabulate(patterns, known=self.signatures, is_cut_off=is_cut_off)
         width = max(self.features.shape[1], added.features.shape[1])
         return PatternTable(
             num_stages=np.concatenate([self.num_stages, added.num_stages]),
@@ -99,6 +104,7 @@ class PatternTable:
             outlooks=_stacked(self.outlooks, added.outlooks, width),
             signature=_stacked(self.signature, added.signature, width, fill=NO_STAGE),
             signatures=added.signatures,
+            is_cut_off=np.concatenate([self.is_cut_off, added.is_cut_off]),
         )
 
 
@@ -114,12 +120,16 @@ def stage_features(stage: Stage) -> Floats:
 
 
 def tabulate(
-    patterns: Sequence[Sequence[Stage]], *, known: Sequence[frozenset[Call]] = ()
+    patterns: Sequence[Sequence[Stage]],
+    *,
+    known: Sequence[frozenset[Call]] = (),
+    is_cut_off: Sequence[bool] | None = None,
 ) -> PatternTable:
     """The table of patterns, each given by its stages, in the given order.
 
     Args:
         known: signatures that keep their indexes.
+        is_cut_off: for each pattern whether its run was cut off by its deadline; None: none was.
     """
     num_stages = np.array([len(stages) for stages in patterns], dtype=np.int64)
     rows, width = len(patterns), int(num_stages.max(initial=0))
@@ -136,7 +146,9 @@ def tabulate(
         signature[row, : len(stages)] = [
             index_of.setdefault(calls_of(stage), len(index_of)) for stage in stages
         ]
-    return PatternTable(num_stages, features, outlooks, signature, tuple(index_of))
+    cut_off = np.array([False] * rows if is_cut_off is None else is_cut_off, dtype=bool)
+    assert len(cut_off) == rows, "is_cut_off has one element for each pattern"
+    return PatternTable(num_stages, features, outlooks, signature, tuple(index_of), cut_off)
 
 
 def _outlooks(stages: Sequence[Stage]) -> Floats:

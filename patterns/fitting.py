@@ -2,7 +2,8 @@
 
 Each pattern in turn is left out, and the others predict the accumulated share of each of its stages
 from the stages before it. The fit minimises the mean relative error, by coordinate descent over a
-grid: one attribute at a time.
+grid: one attribute at a time. Patterns that were cut off predict others, with completed outlooks,
+but are not predicted, as their own shares are not known.
 
 Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1
 (accumulated share); Weinberger and Tesauro (2007), Metric learning for kernel regression (the
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from patterns.censoring import completed_outlooks
 from patterns.features import ATTRIBUTES, Bools, Floats, Outlook, PatternTable
 from patterns.kernel import StageKernel
 from patterns.matching import BEST_K
@@ -42,7 +44,9 @@ class _StageData:
     """The data with which each pattern's stage s is predicted from every other pattern."""
 
     squared: Floats  # (3, n, n) squared differences per attribute, summed over the stages before s
-    is_match: Bools  # (n, n): j has the calls of i up to stage s, and i has that stage
+    is_match: (
+        Bools  # (n, n): j has the calls of i up to stage s, and i, not cut off, has that stage
+    )
     outlooks: Floats  # (n, 12) of stage s
     num_revealed: int  # stages before s
 
@@ -82,14 +86,19 @@ def _standard_deviations(table: PatternTable) -> list[float]:
 
 
 def _sampled(table: PatternTable) -> PatternTable:
-    """A sample of the patterns, with their first stages; outlooks still cover whole runs."""
+    """A sample of the patterns, with their first stages; outlooks still cover whole runs.
+
+    Those of patterns that were cut off are completed.
+    """
+    outlooks = completed_outlooks(table, np.ones(len(table)))
     rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), MAX_PATTERNS)).astype(np.int64))
     return PatternTable(
         np.minimum(table.num_stages[rows], MAX_STAGES),
         table.features[rows, :MAX_STAGES],
-        table.outlooks[rows, :MAX_STAGES],
+        outlooks[rows, :MAX_STAGES],
         table.signature[rows, :MAX_STAGES],
         table.signatures,
+        table.is_cut_off[rows],
     )
 
 
@@ -98,7 +107,7 @@ def _stage_data(table: PatternTable) -> list[_StageData]:
     num, width = table.signature.shape
     contained = np.array([table.stages_with(calls) for calls in table.signatures])
     squared = np.zeros((len(ATTRIBUTES), num, num))
-    is_match = ~np.eye(num, dtype=bool)
+    is_match = ~np.eye(num, dtype=bool) & ~table.is_cut_off[:, None]
     stages = []
     for stage in range(width):
         signature = table.signature[:, stage]

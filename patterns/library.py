@@ -10,7 +10,7 @@ Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Sys
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from patterns.clustering import Clustering, cluster, cluster_by_silhouette
 from patterns.features import PatternTable, tabulate
 from patterns.fitting import fit_kernel
 from patterns.kernel import DEFAULT_KERNEL, StageKernel, distances
-from patterns.library_svg import patterns_picture
+from patterns.library_svg import DrawnRun, patterns_picture
 from patterns.matching import Matcher
 from patterns.stages import Stage
 from patterns.svg import Picture
@@ -55,6 +55,7 @@ class KeptPattern:
         weight: number of runs that it represents, itself included.
         uses: sum of its weights in estimates, plus 1 for its own run; decayed to used_at_s.
         used_at_s: when it was last used; at least recorded_at_s.
+        is_cut_off: whether its run was cut off by its deadline, so that it would have gone on.
     """
 
     key: int
@@ -63,12 +64,13 @@ class KeptPattern:
     weight: float = 1.0
     uses: float = 1.0
     used_at_s: float = -math.inf
+    is_cut_off: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "used_at_s", max(self.used_at_s, self.recorded_at_s))
 
     def _repr_html_(self) -> str:
-        return patterns_picture([(self.weight, self.stages)]).html
+        return patterns_picture([_drawn(self)]).html
 
     def reuse_rate(self, now_s: float) -> float:
         """Its uses relative to its age, unitless: uses / (1 - decay over its age).
@@ -105,12 +107,15 @@ class PatternLibrary:
 
     def _picture(self) -> Picture:
         newest_first = reversed(self.patterns)
-        return patterns_picture([(pattern.weight, pattern.stages) for pattern in newest_first])
+        return patterns_picture([_drawn(pattern) for pattern in newest_first])
 
     @cached_property
     def table(self) -> PatternTable:
         """The patterns as arrays, one row each."""
-        return tabulate([pattern.stages for pattern in self.patterns])
+        return tabulate(
+            [pattern.stages for pattern in self.patterns],
+            is_cut_off=[pattern.is_cut_off for pattern in self.patterns],
+        )
 
     @cached_property
     def matcher(self) -> Matcher:
@@ -120,8 +125,16 @@ class PatternLibrary:
 
     def added(self, patterns: Sequence[KeptPattern]) -> PatternLibrary:
         """The library with further patterns; the table is extended, not computed again."""
-        table = self.table.extended([pattern.stages for pattern in patterns])
+        table = self.table.extended(
+            [pattern.stages for pattern in patterns],
+            is_cut_off=[pattern.is_cut_off for pattern in patterns],
+        )
         return _with_table(PatternLibrary((*self.patterns, *patterns), self.kernel), table)
+
+    def without(self, keys: Collection[int]) -> PatternLibrary:
+        """The library without the patterns of these keys."""
+        kept = [pattern for pattern in self.patterns if pattern.key not in keys]
+        return self if len(kept) == len(self) else self._with(kept)
 
     def used(self, amounts: Mapping[int, float], at_s: float) -> PatternLibrary:
         """The library with further uses of some patterns.
@@ -191,6 +204,10 @@ class PatternLibrary:
 
     def _with(self, patterns: Sequence[KeptPattern]) -> PatternLibrary:
         return PatternLibrary(tuple(patterns), self.kernel)
+
+
+def _drawn(pattern: KeptPattern) -> DrawnRun:
+    return DrawnRun(pattern.weight, pattern.stages, pattern.is_cut_off)
 
 
 def _with_table(library: PatternLibrary, table: PatternTable) -> PatternLibrary:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from patterns import svg
 from patterns.amortization import accumulated_shares
 from patterns.stages import Stage
 from patterns.svg import Picture
 
-Run = tuple[float, Sequence[Stage]]
-"""A past run: the number of runs that it represents, and its stages."""
+
+class DrawnRun(NamedTuple):
+    """A past run.
+
+    Attributes:
+        weight: the number of runs that it represents.
+        is_cut_off: whether it was cut off by its deadline; its time is then drawn as a lower bound.
+    """
+
+    weight: float
+    stages: Sequence[Stage]
+    is_cut_off: bool = False
+
 
 MAX_PATTERNS = 20
 """Most patterns that are drawn, those of the largest weight first; the others are counted."""
@@ -23,16 +35,16 @@ _LEGEND_COLUMNS = 3
 _DIM = 'fill-opacity="0.7"'
 
 
-def patterns_picture(patterns: Sequence[Run]) -> Picture:
+def patterns_picture(patterns: Sequence[DrawnRun]) -> Picture:
     """The picture of past runs, the first ones on top, and of the kinds of their stages."""
     ranked = sorted(patterns, key=lambda pattern: -pattern[0])
     drawn = ranked[:MAX_PATTERNS]
-    kinds = list(dict.fromkeys(_kind(stage) for _, stages in drawn for stage in stages))
+    kinds = list(dict.fromkeys(_kind(stage) for run in drawn for stage in run.stages))
     fills = {
         kind: svg.COLOURS[at] if at < len(svg.COLOURS) else svg.GREY
         for at, kind in enumerate(kinds)
     }
-    runs = sum(weight for weight, _ in patterns)
+    runs = sum(pattern.weight for pattern in patterns)
     heading = f"{_counted(len(patterns), 'pattern')} of {_counted(round(runs), 'run')}"
     shapes = [
         svg.label(_MARGIN, 24, heading),
@@ -40,8 +52,8 @@ def patterns_picture(patterns: Sequence[Run]) -> Picture:
         svg.label(_LEFT - 10, _HEAD - 8, "time", anchor="end", style=_DIM),
         svg.label(_LEFT, _HEAD - 8, "share of time by stage", style=_DIM),
     ]
-    for row, (weight, stages) in enumerate(drawn):
-        shapes += _bar(weight, stages, _HEAD + row * _ROW, fills)
+    for row, run in enumerate(drawn):
+        shapes += _bar(run, _HEAD + row * _ROW, fills)
     y = _HEAD + len(drawn) * _ROW + 14
     if len(ranked) > len(drawn):
         more = _counted(len(ranked) - len(drawn), "more pattern")
@@ -53,13 +65,13 @@ def patterns_picture(patterns: Sequence[Run]) -> Picture:
     return Picture(width, height, heading, tuple(shapes))
 
 
-def _bar(
-    weight: float, stages: Sequence[Stage], y: float, fills: dict[tuple[str, ...], str]
-) -> list[str]:
-    seconds = sum(stage.seconds for stage in stages)
+def _bar(run: DrawnRun, y: float, fills: dict[tuple[str, ...], str]) -> list[str]:
+    stages = run.stages
+    took = f"{sum(stage.seconds for stage in stages):,.1f} s"
+    took, tip = (f"> {took}", "cut off by its deadline") if run.is_cut_off else (took, "")
     shapes = [
-        svg.label(_MARGIN, y + 11, f"{weight:,.0f}"),
-        svg.label(_LEFT - 10, y + 11, f"{seconds:,.1f} s", anchor="end"),
+        svg.label(_MARGIN, y + 11, f"{run.weight:,.0f}"),
+        svg.label(_LEFT - 10, y + 11, took, anchor="end", tip=tip),
         svg.box(_LEFT, y, _WIDTH, _BAR, style=f'fill="{svg.GREY}" fill-opacity="0.3"'),
     ]
     before = 0.0

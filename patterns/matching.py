@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from patterns.censoring import completed_outlooks
 from patterns.features import Bools, Call, Floats, Outlook, PatternTable, calls_of, stage_features
 from patterns.kernel import StageKernel
 from patterns.stages import Stage
@@ -120,7 +122,7 @@ class LiveMatch:
         relative = self.matcher.kernel.similarity(squared - squared[0], self.num_stages)
         weights = relative * self.matcher.weights[rows]
         weights /= weights.sum()
-        outlooks = table.outlooks[rows, self.num_stages]
+        outlooks = self.matcher.outlooks[rows, self.num_stages]
         similarity = self.matcher.kernel.similarity(squared, self.num_stages)
         return _estimate(rows, similarity, weights, outlooks, len(candidates))
 
@@ -139,7 +141,7 @@ class LiveMatch:
         return candidates[order], squared[order]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Matcher:
     """Matches live runs with the n patterns of a library.
 
@@ -150,6 +152,11 @@ class Matcher:
     table: PatternTable
     kernel: StageKernel
     weights: Floats
+
+    @cached_property
+    def outlooks(self) -> Floats:
+        """Shape (n, s, 12): of the patterns, completed where their runs were cut off."""
+        return completed_outlooks(self.table, self.weights)
 
     def begin(self) -> LiveMatch:
         """The match of a run that has made no call yet: all patterns are alive."""

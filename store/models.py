@@ -280,6 +280,7 @@ class Pattern(Base):
     created_at: Mapped[datetime]
     uses: Mapped[float]
     used_at: Mapped[datetime]
+    is_cut_off: Mapped[bool] = mapped_column(server_default=false())
 
 
 class Fit(Base):

@@ -61,6 +61,19 @@ class Patterns:
         new_id: int = key.id
         return new_id
 
+    async def replace(self, pattern: PatternRecord) -> int:
+        """Store the pattern of a run that may have left one before; that one is deleted.
+
+        Returns:
+            its new id, so that all processes see the pattern as a new one.
+        Raises:
+            RunNotFound: its run is not recorded.
+        """
+        assert pattern.run_id is not None, "a pattern without a run replaces none"
+        for former in await self._lock(Pattern.run_id == pattern.run_id):
+            await self._connection.execute(_DELETE, {"pattern_id": former["id"]})
+        return await self.add(pattern)
+
     async def get(self, ids: Collection[int]) -> Sequence[PatternRecord]:
         """The patterns with these ids, ordered by id; ids without a pattern are ignored."""
         result = await self._connection.execute(

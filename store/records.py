@@ -281,6 +281,7 @@ class PatternRecord:
     id: int | None = None  # assigned by the store
     uses: float = 0.0  # how often later runs used it, decayed to used_at
     used_at: datetime | None = None  # None when a pattern is added means created_at
+    is_cut_off: bool = False  # its run was cut off by its deadline, and would have gone on
 
 
 @dataclass(frozen=True, slots=True)

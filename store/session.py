@@ -47,7 +47,7 @@ from store.payload_codec import PayloadCodec
 from store.queue.listening import listen
 from store.unit_of_work import Transaction, unit_of_work
 
-HEAD = "0012"  # the newest revision in migrations/versions
+HEAD = "0013"  # the newest revision in migrations/versions
 
 SQLITE_LOOK_S = 0.25
 """Seconds between two looks for submitted runs in a SQLite store."""

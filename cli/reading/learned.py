@@ -52,6 +52,11 @@ class LearnedData:
         return (min(counts), max(counts)) if counts else None
 
     @property
+    def num_cut_off(self) -> int:
+        """Patterns of the library that are of runs which their deadlines cut off."""
+        return sum(pattern.is_cut_off for pattern in self.patterns)
+
+    @property
     def lengths(self) -> LengthSource:
         """The source of the length bounds that the next run's calls will get."""
         counts = Counter(sample.identity for sample in self.samples[-REPLAYED_CALLS:])

@@ -28,6 +28,7 @@ from store.printable_text import one_line
 
 _MIN_WIDTH_FOR_USES = 60
 _TITLE = "share of time by stage"
+_CUT_OFF = "> "
 
 
 def heaviest_first(patterns: Sequence[KeptPattern], now: datetime) -> list[KeptPattern]:
@@ -49,6 +50,11 @@ def total_s(pattern: KeptPattern) -> float:
     return sum(stage.seconds for stage in pattern.stages)
 
 
+def _time_text(pattern: KeptPattern) -> str:
+    """Its duration, as a lower bound if its run was cut off."""
+    return f"{_CUT_OFF if pattern.is_cut_off else ''}{shown(total_s(pattern))}"
+
+
 def summary_lines(learned: LearnedData, *, now: datetime, ascii_only: bool = False) -> list[Text]:
     """The lines above the patterns: their number, their stages and the latest fit."""
     dot = f" {(ASCII if ascii_only else UNICODE).dot} "
@@ -58,6 +64,8 @@ def summary_lines(learned: LearnedData, *, now: datetime, ascii_only: bool = Fal
     ]
     if learned.stage_range is not None:
         parts.append(f"{range_text(*learned.stage_range)} stages each")
+    if learned.num_cut_off:
+        parts.append(f"{learned.num_cut_off:,} cut off by deadlines")
     last_fit = "never fitted"
     if learned.fit is not None:
         last_fit = f"last fit {ago(learned.fit.fitted_at, now)} ago"
@@ -94,6 +102,8 @@ def library_lines(
         runs = counted(round(sum(pattern.weight for pattern in omitted)), "run")
         text = f"{len(omitted):,} more, for {runs}: increase --limit to see them"
         lines.append(Text(text, style="dim"))
+    if any(pattern.is_cut_off for pattern in drawn):
+        lines.append(Text(f"{_CUT_OFF}its deadline cut the run off", style="dim"))
     has_cut = any(glyphs.cut in bar.plain for bar in bars)
     return [*lines, *_legend(kinds, palette, width=width, has_cut=has_cut)]
 
@@ -114,6 +124,7 @@ def library_document(learned: LearnedData, *, now: datetime) -> dict[str, object
         "application": learned.application,
         "patterns_kept": learned.num_kept,
         "patterns_in_library": len(learned.patterns),
+        "patterns_cut_off": learned.num_cut_off,
         "fitted_at": None if learned.fit is None else learned.fit.fitted_at,
         "runs_since_fit": learned.num_since,
         "kernel": kernel_document(learned.kernel),
@@ -125,6 +136,7 @@ def library_document(learned: LearnedData, *, now: datetime) -> dict[str, object
                 "uses": uses_now(pattern, now),
                 "used_at": datetime.fromtimestamp(pattern.used_at_s, UTC),
                 "seconds": total_s(pattern),
+                "cut_off": pattern.is_cut_off,
                 "stages": [
                     {
                         "calls": [call._asdict() for call in stage.calls],
@@ -163,7 +175,7 @@ def _row_heads(
             fitted(names[pattern.key], max(width // 4, 8), glyphs),
             f"{pattern.weight:,.0f}",
             f"{uses_now(pattern, now):.1f}",
-            shown(total_s(pattern)),
+            _time_text(pattern),
         ]
         for pattern in patterns
     ]

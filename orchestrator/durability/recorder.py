@@ -120,7 +120,7 @@ class RunRecorder:
             if error is not None:
                 await tx.journal.ended_run(self._run_id, steps_ended_by(error, self._run_id))
             if pattern is not None:
-                await tx.patterns.add(pattern)
+                await tx.patterns.replace(pattern)  # that of a run which failed before
             if self.retries and not isinstance(error, DeadlineExceeded):
                 await tx.claims.retry(self._run_id, attempts=attempts, wall=ended_at)
 
@@ -277,6 +277,7 @@ class RunRecorder:
         stage: StageRecord | None = None,
         resumed: bool = False,
         prompt_text: str = "",
+        cut_off: Callable[[], None] = lambda: None,
     ) -> None:
         """Record that an LLM or tool call begins, the calls it depends on, and a stage it begins.
 
@@ -286,6 +287,8 @@ class RunRecorder:
             parents: nodes of the calls that it depends on.
             stage: the stage that begins with this call; None: it had begun.
             resumed: whether the run was resumed, so that the stage may be recorded already.
+            cut_off: called if the call is cut off while its start is written, as `recorded` of
+                `call_ended`.
         """
 
         async def write(tx: Transaction) -> None:
@@ -296,7 +299,7 @@ class RunRecorder:
                 await (tx.stages.start_again(stage) if resumed else tx.stages.start(stage))
 
         async def cancelled(error: asyncio.CancelledError) -> None:
-            await self.call_ended(record.node, step, error=error)
+            await self.call_ended(record.node, step, error=error, recorded=cut_off)
 
         await self.writer.begin(write, cancelled=cancelled, synced=_is_external(step))
 

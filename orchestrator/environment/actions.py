@@ -229,7 +229,7 @@ def _remember_replayed(position: Position, action: Action, step: Replayed) -> No
 def _recorded(step: NewStep) -> AbstractAsyncContextManager[dict[str, Any]]:
     """A tool is a call in the run's graph, all else a step."""
     if step.record.kind is StepKind.TOOL:
-        return recorded_call(step, begin_call(step.context, "tool", step.record.name))
+        return recorded_call(step, begin_call(step, "tool", step.record.name))
     return recorded_step(step)
 
 

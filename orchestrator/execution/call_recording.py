@@ -14,7 +14,7 @@ from orchestrator.durability.outcomes import status_of, type_of
 from orchestrator.durability.uncertain_effects import uncertain_effect_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.events import CallFinished, CallStarted
-from orchestrator.execution.context import CallContext, CallTrace, LiveRun, none_if_infinite
+from orchestrator.execution.context import CallTrace, LiveRun, none_if_infinite
 from orchestrator.execution.engines import Selected
 from orchestrator.execution.length_prediction import (
     LengthPrediction,
@@ -25,7 +25,15 @@ from orchestrator.execution.step_execution import NewStep, StepSpec, require_tim
 from orchestrator.learning.stage_deadlines import StageDeadline
 from patterns.nodes import Kind
 from serving.generation import Completion
-from store.records import CallKind, CallRecord, Effects, StageRecord, StepKind, StepRecord
+from store.records import (
+    CallKind,
+    CallRecord,
+    Effects,
+    StageRecord,
+    Status,
+    StepKind,
+    StepRecord,
+)
 
 LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
@@ -49,10 +57,10 @@ class NewCall(NamedTuple):
 
 
 def begin_call(
-    context: CallContext, kind: Kind, identity: str, selected: Selected | None = None
+    step: NewStep, kind: Kind, identity: str, selected: Selected | None = None
 ) -> NewCall:
     """Give a call its node, stage and sub-deadline; nothing is recorded yet."""
-    run = context.run
+    context, run = step.context, step.context.run
     now_s = run.clock.now_s()
     node, stage, parents = run.causality.begin()
     begins_stage = not run.stage_deadlines.has(stage)
@@ -63,8 +71,8 @@ def begin_call(
     record = stage_record(run, stage, now_s, deadline) if begins_stage else None
     if record is not None:
         count_pattern_use(run, record)
-    trace = CallTrace(node, kind, identity, stage, now_s, deadline)
-    run.calls.append(trace)
+    trace = CallTrace(node, kind, identity, step.record.path, stage, now_s, deadline)
+    run.call_begins(trace)
     return NewCall(trace, parents, stage_deadline, record, selected)
 
 
@@ -82,6 +90,7 @@ async def recorded_call(
     """
     run, trace = step.context.run, call.trace
     record = _record_of(step, call, predicted)
+    cut_off = partial(_cut_off, run, trace)
     await run.recorder.call_started(
         record,
         step=step.record,
@@ -90,6 +99,7 @@ async def recorded_call(
         stage=call.stage,
         resumed=bool(run.recorded_steps),
         prompt_text=prompt_text,
+        cut_off=cut_off,
     )
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
@@ -117,8 +127,10 @@ async def recorded_call(
         outcome["ended_s"] = run.since_start_s(ended_s)
         if error is None:
             run.recorded_steps.step_succeeded(step.context.step_path)
-            trace.ended_s = ended_s
+            run.call_completed(trace, ended_s)
             outcome["recorded"] = partial(run.causality.end, trace.node)
+        elif status_of(error) is Status.CANCELLED:
+            outcome["recorded"] = partial(cut_off, ended_s)
         await run.recorder.call_ended(trace.node, step.record, error=error, **outcome)
         run.emit(
             CallFinished(
@@ -133,6 +145,11 @@ async def recorded_call(
                 error_type=type_of(error),
             )
         )
+
+
+def _cut_off(run: LiveRun, trace: CallTrace, at_s: float | None = None) -> None:
+    """A call was cut off: it took its time, and what comes later came after it."""
+    run.causality.end(run.call_was_cut_off(trace, run.clock.now_s() if at_s is None else at_s))
 
 
 def _ended(step: StepRecord, error: BaseException) -> StepRecord:

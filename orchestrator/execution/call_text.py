@@ -36,7 +36,7 @@ class CallText:
         Listeners that have come meanwhile get the whole text at the end.
         """
         if isinstance(self._on_text, TextTaken):
-            self._on_text.path = self._path
+            self._on_text.path, self._on_text.node = self._path, self._node
         is_published = self._run.text_listener() is not None
         if is_published or self._on_text is not None:
             completion = await self._stream(engine, request, is_published)
@@ -106,7 +106,7 @@ class TextTaken:
         pieces: those that have come and are not taken yet.
         is_left: whether the flow takes no more; its call is then cancelled.
         changed: set whenever a piece has come or is taken.
-        path: of the call's step; None: it has not begun, or is replayed.
+        path, node: of the call's step, and of the call; None: it has not begun, or is replayed.
         reads_on: called if the flow asks for more than there is.
     """
 
@@ -116,6 +116,7 @@ class TextTaken:
         self.is_left = False
         self.changed = asyncio.Event()
         self.path: str | None = None
+        self.node: int | None = None
         self.reads_on: Callable[[], None] = lambda: None
 
     @property

@@ -69,7 +69,7 @@ async def run_llm_call(
         budget.calls += 1
     text = _text_of(request.prompt)
     identity = f"{selected.info.model}:{context.step_path.name or run.flow}"
-    call = begin_call(context, "llm", identity, selected)
+    call = begin_call(step, "llm", identity, selected)
     predicted = predict_length(run, call.trace, request, text)
     call_text = CallText(run, call.trace.node, step.record.path, on_text)
     async with recorded_call(step, call, text, predicted) as outcome:
@@ -167,7 +167,7 @@ async def run_tool_call(
     if isinstance(step, Replayed):
         recorded: R = step.value
         return recorded
-    async with recorded_call(step, begin_call(context, "tool", spec.name)) as outcome:
+    async with recorded_call(step, begin_call(step, "tool", spec.name)) as outcome:
         outcome["result"], value = spec.codec.round_trip(await work(step.context))
         return cast("R", value)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.durability.identity import StepPath
+from orchestrator.durability.identity import StepPath, is_in_wrap_up
 from orchestrator.durability.replay import RecordedSteps
 from orchestrator.durability.uncertain_effects import UncertainEffects
 from orchestrator.errors import OutsideRun
@@ -37,25 +37,39 @@ Owner = asyncio.Task[Any] | threading.Thread
 
 @dataclass(slots=True)
 class CallTrace:
-    """One call of a live run. Times are absolute, on the run's clock; None: has not ended."""
+    """One call of a live run. Times are absolute, on the run's clock.
+
+    Attributes:
+        path: of its step.
+        ended_s: None: it has not completed.
+        cut_off_s: when it was cut off, by a time limit, a budget or a reader that left its answer;
+            None: it was not.
+        prompt_estimate: tokens of an LLM call's prompt, estimated before the call; an engine counts
+            them at the end of an answer only.
+    """
 
     node: int
     kind: Kind
     identity: str
+    path: str
     stage: int
     began_s: float
     deadline: StageDeadline
     ended_s: float | None = None
+    cut_off_s: float | None = None
+    prompt_estimate: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
 
     def as_node(self) -> Node:
-        """This completed call as a node of its run's pattern graph."""
-        assert self.ended_s is not None, "only a completed call is a node"
-        seconds = self.ended_s - self.began_s
+        """This call as a node of its run's pattern graph, with what it had until its end."""
+        end_s = self.cut_off_s if self.ended_s is None else self.ended_s
+        assert end_s is not None, "only a call that completed or was cut off is a node"
+        seconds = end_s - self.began_s
         if self.kind == "llm":
-            return LlmNode(self.identity, self.prompt_tokens, self.output_tokens, seconds)
+            prompt_tokens = self.prompt_tokens or self.prompt_estimate
+            return LlmNode(self.identity, prompt_tokens, self.output_tokens, seconds)
         return ToolNode(self.identity, seconds)
 
 
@@ -110,11 +124,14 @@ class LiveRun:
         knowledge: what was learned from past runs when this run began.
         pattern_uses: pattern key -> the largest weight it had in an estimate of this run.
         recorded_steps: its steps that were recorded before it was resumed.
+        cut_off_calls: path of a step -> node of its call that was cut off. A resumed run may make
+            such a call again: then that one counts, unless other calls came after the former.
         answers: output tokens of its LLM calls so far.
         uncertain_effects: external effects with unknown outcomes.
         loop: the event loop that it runs on; None: not bound to one.
         was_cancelled: whether the task that waits for the run was cancelled.
         user: the run's user, for policies with `fairness`.
+        is_cut_off: whether its own deadline has cut it off.
         log: its events so far, for display; None: not kept.
         text_listener: gives the listener for TextGenerated; None: nobody asks for text now.
         trace_headers: gives the headers by which a server makes its spans children of that of a
@@ -140,12 +157,14 @@ class LiveRun:
     recorded_steps: RecordedSteps = field(default_factory=RecordedSteps)
     causality: CausalLog = field(default_factory=CausalLog)
     calls: list[CallTrace] = field(default_factory=list)
+    cut_off_calls: dict[str, int] = field(default_factory=dict)
     pattern_uses: dict[int, float] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
     uncertain_effects: UncertainEffects = field(default_factory=UncertainEffects)
     loop: asyncio.AbstractEventLoop | None = None
     was_cancelled: Callable[[], bool] = lambda: False
     user: str = ""
+    is_cut_off: bool = False
     log: RunLog | None = None
     text_listener: Callable[[], Listener | None] = lambda: None
     trace_headers: TraceHeaders = no_trace_headers
@@ -160,18 +179,54 @@ class LiveRun:
         return (self.clock.now_s() if at_s is None else at_s) - self.started_s
 
     def replayed_calls_ended(self, path: str) -> None:
-        """Later calls depend on the calls that a replayed step had made."""
+        """Later calls depend on the calls that a step had made which is not executed again."""
         nodes = frozenset(
             call.node
             for call in self.recorded_steps.calls_of(path)
             if call.status is Status.COMPLETED
+            or self.cut_off_calls.get(call.step_path) == call.node
         )
         if nodes:
             self.causality.join([nodes])
 
+    def graph_calls(self) -> list[CallTrace]:
+        """The calls that are nodes of the run's graph: that completed or were cut off."""
+        return [
+            call
+            for call in self.calls
+            if call.ended_s is not None or self.cut_off_calls.get(call.path) == call.node
+        ]
+
+    def call_begins(self, trace: CallTrace) -> None:
+        """Add a call, which may be one that was cut off and that a resumed run makes again."""
+        former = self.cut_off_calls.get(trace.path)
+        if former is not None and not self._has_followers(former):
+            del self.cut_off_calls[trace.path]
+        self.calls.append(trace)
+
+    def call_completed(self, trace: CallTrace, at_s: float) -> None:
+        """A call has completed; if it was cut off before, only this counts."""
+        trace.ended_s = at_s
+        self.cut_off_calls.pop(trace.path, None)
+
+    def call_was_cut_off(self, trace: CallTrace, at_s: float) -> int:
+        """A call was cut off; returns the node of the graph that stands for it."""
+        trace.cut_off_s = at_s
+        return self.cut_off_calls.setdefault(trace.path, trace.node)
+
+    def _has_followers(self, node: int) -> bool:
+        """Whether another call came after this one, rather than in place of what would have come.
+
+        A run that is resumed with more time does not wrap up.
+        """
+        return any(
+            node in self.causality.parents[call.node] and not is_in_wrap_up(call.path)
+            for call in self.calls
+        )
+
     def stage_so_far(self, stage: int) -> Stage | None:
-        """The summary of a stage's completed calls; None if there are none."""
-        done = [call for call in self.calls if call.stage == stage and call.ended_s is not None]
+        """The summary of a stage's calls that have ended; None if there are none."""
+        done = [call for call in self.graph_calls() if call.stage == stage]
         if not done:
             return None
         return summarise(stage, range(len(done)), [call.as_node() for call in done])

@@ -84,21 +84,24 @@ async def run_by_deadline(
     deadline_s: float,
     deadline_handling: DeadlineHandling,
     work: Callable[[], Awaitable[R]],
+    expired: Callable[[], None] = lambda: None,
 ) -> R:
     """Run work until its deadline; if that passes first, handle it as `deadline_handling` says.
 
     Args:
         what: names the work in errors.
         deadline_s: the whole deadline, of which a tail may be reserved.
+        expired: called if the deadline, or the time before the tail, has passed first.
     Raises:
         DeadlineExceeded: the deadline passed, and no other result was asked for or ready in time.
     """
     tail_s = deadline_handling.reserved_s(deadline_s)
     inner = context.derive(deadline_at_s=context.deadline_at_s - tail_s)
-    expired, value = await _until(inner, work)
-    if not expired:
+    is_late, value = await _until(inner, work)
+    if not is_late:
         result: R = value
         return result
+    expired()
     if deadline_handling.on_deadline == "best_so_far" and context.best:
         best: R = context.best[-1]
         return best
@@ -106,8 +109,8 @@ async def run_by_deadline(
         wrap_up, so_far = deadline_handling.wrap_up, context.best[-1] if context.best else None
         # Its steps are numbered apart: a resumed run may be cut off after fewer steps than before.
         wrap_up_context = context.derive(step_path=context.step_path.isolated(WRAP_UP))
-        expired, value = await _until(wrap_up_context, lambda: wrap_up(so_far))
-        if not expired:
+        is_late, value = await _until(wrap_up_context, lambda: wrap_up(so_far))
+        if not is_late:
             wrapped: R = value
             return wrapped
     raise DeadlineExceeded(what, deadline_s)

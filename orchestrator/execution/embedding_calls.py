@@ -61,7 +61,7 @@ async def run_embedding_call(
         recorded: Vectors = step.value
         return recorded
     selected = await context.run.engines.try_select(options.engine, options.model)
-    call = begin_call(context, "tool", f"{selected.info.model}:{spec.name}", selected)
+    call = begin_call(step, "tool", f"{selected.info.model}:{spec.name}", selected)
     async with recorded_call(step, call) as outcome:
         engine = selected.engine
         if not isinstance(engine, EmbeddingEngine):

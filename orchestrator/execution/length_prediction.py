@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.execution.context import CallTrace, LiveRun, none_if_infinite
 from orchestrator.learning.stage_deadlines import StageDeadline
 from serving.analyzer.calibration import BOUND_LEVEL
+from serving.errors import CorruptFeatures, UnknownFeaturesVersion
 from serving.generation import GenerationRequest
 from serving.length_sketch import LengthSketch
-from store.records import MatchRecord, StageRecord
+from store.records import CallRecord, MatchRecord, StageRecord
 
 if TYPE_CHECKING:
     from patterns.matching import Match
@@ -91,16 +93,28 @@ class LengthPrediction:
 def predict_length(
     run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str
 ) -> LengthPrediction:
-    """The run's prediction of a call's answer length.
+    """The run's prediction of a call's answer length; the trace gets the prompt's estimated tokens.
 
     Args:
         text: the prompt; only counts of its words are kept.
     """
     analyzer = run.knowledge.analyzer
     features = _features(run, trace, request, text)
+    trace.prompt_estimate = 0 if features is None else features.prompt_tokens
     return LengthPrediction(
         analyzer, features, None if features is None else analyzer.estimate(features)
     )
+
+
+def recorded_prompt_estimate(call: CallRecord) -> int:
+    """The estimated tokens of a recorded call's prompt; 0 if its features cannot be read."""
+    from serving.analyzer.features import CallFeatures
+
+    if call.features is None:
+        return 0
+    with suppress(CorruptFeatures, UnknownFeaturesVersion, ValueError):
+        return CallFeatures.decode(call.identity, call.features).prompt_tokens
+    return 0
 
 
 def _features(

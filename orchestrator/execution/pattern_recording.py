@@ -1,10 +1,11 @@
-"""A finished run -> the pattern from which later runs learn."""
+"""A run that has ended -> the pattern from which later runs learn."""
 
 from __future__ import annotations
 
 import logging
 from datetime import datetime
 
+from orchestrator.durability.identity import is_in_wrap_up
 from orchestrator.execution.context import LiveRun
 from patterns.codec import CODEC_VERSION
 from patterns.condensing import encode_within
@@ -16,12 +17,13 @@ logger = logging.getLogger("orchestrate")
 
 
 def pattern_of(run: LiveRun) -> PatternGraph:
-    """The graph of a run's completed calls.
+    """The graph of a run's calls that completed or were cut off.
 
-    Leaving out the others loses no edge between completed calls: only completed calls are parents,
-    but for runs that a former version began.
+    Leaving out the others loses no edge between these: calls that failed are no parents, but for
+    runs that a former version began. Calls of the run's wrap-up are left out too: with more time
+    it would not have made them.
     """
-    done = [call for call in run.calls if call.ended_s is not None]
+    done = [call for call in run.graph_calls() if not is_in_wrap_up(call.path)]
     index_of = {call.node: index for index, call in enumerate(done)}
     edges = [
         (index_of[parent], index_of[call.node])
@@ -36,7 +38,7 @@ def pattern_record(run: LiveRun, recorded_at: datetime) -> PatternRecord | None:
     """The stored form of a run's pattern; None if the run made no calls.
 
     None as well if no pattern can represent the run, as with too many calls. That is logged, since
-    a finished run must not fail because later runs cannot learn from it.
+    a run must not fail because later runs cannot learn from it.
     """
     try:
         graph = pattern_of(run)
@@ -53,4 +55,5 @@ def pattern_record(run: LiveRun, recorded_at: datetime) -> PatternRecord | None:
         created_at=recorded_at,
         uses=1.0,  # counts the run itself, so that a new pattern is not the first to be evicted
         run_id=run.id,
+        is_cut_off=run.is_cut_off,
     )

@@ -135,11 +135,15 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
         ),
         began_before=past is not None,
     )
-    if past is not None and past.status is Status.CANCELLED and context.remaining_s() <= 0:
-        await _replay_before_error(run, spec, past)  # it is cut off again, before steps within it
-        run.recorder.order.drop_unbegun(lambda path: path.startswith(f"{past.path}/"))
-        _replay_actions(run, past)
-    await require_time(context)
+    try:
+        if past is not None and past.status is Status.CANCELLED and context.remaining_s() <= 0:
+            await _replay_before_error(run, spec, past)  # it is cut off again, before inner steps
+            run.recorder.order.drop_unbegun(lambda path: path.startswith(f"{past.path}/"))
+            _replay_actions(run, past)
+        await require_time(context)
+    except asyncio.CancelledError:
+        run.replayed_calls_ended(step_path.text)
+        raise
     if spec.effects is not Effects.EXTERNAL:
         return new_step
     if past is None and is_new_task:

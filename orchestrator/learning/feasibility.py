@@ -32,11 +32,15 @@ class Bound(NamedTuple):
 
 
 def learned_bound(library: PatternLibrary) -> Bound | None:
-    """The shortest past run of an application; None with fewer than MIN_RUNS past runs."""
-    runs = sum(pattern.weight for pattern in library.patterns)
+    """The shortest past run of an application; None with fewer than MIN_RUNS past runs.
+
+    Runs that were cut off by their deadlines do not count: they would have taken longer.
+    """
+    whole = [pattern for pattern in library.patterns if not pattern.is_cut_off]
+    runs = sum(pattern.weight for pattern in whole)
     if runs < MIN_RUNS:
         return None
-    shortest = min(sum(stage.seconds for stage in pattern.stages) for pattern in library.patterns)
+    shortest = min(sum(stage.seconds for stage in pattern.stages) for pattern in whole)
     return Bound(shortest, round(runs))
 
 

@@ -60,6 +60,12 @@ class Knowledge:
     newest_id: int = 0
     fit: FitRecord | None = None
 
+    def without_runs(self, *run_ids: str | None) -> Knowledge:
+        """The knowledge without what was learned from these runs' patterns; None: no run."""
+        known = {run_id for run_id in run_ids if run_id is not None}
+        keys = {key for key, run_id in self.runs.items() if run_id in known}
+        return replace(self, library=self.library.without(keys)) if keys else self
+
 
 class Fit(Protocol):
     """Fits applications in the background."""
@@ -238,6 +244,7 @@ def _pattern_of(record: PatternRecord) -> KeptPattern:
         weight=record.weight,
         uses=record.uses,
         used_at_s=used_at.timestamp(),
+        is_cut_off=record.is_cut_off,
     )
 
 
@@ -254,7 +261,9 @@ def _log_faults(what: str, faults: Sequence[str]) -> None:
 
 
 def _with_newer(known: Knowledge, records: Sequence[PatternRecord]) -> Knowledge:
-    library = known.library.added(readable_patterns([r for r in records if r.weight > 0]))
+    # The pattern of a run that was resumed and has ended again replaces its former one.
+    former = known.without_runs(*(record.run_id for record in records)).library
+    library = former.added(readable_patterns([r for r in records if r.weight > 0]))
     if len(library) > CAPACITY + SPARE:
         library = library.evicted(max(pattern.used_at_s for pattern in library.patterns))
     return replace(

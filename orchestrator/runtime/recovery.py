@@ -19,6 +19,7 @@ from orchestrator.errors import ArgumentsDiffer, RunNotResumable
 from orchestrator.execution.causality import CausalLog
 from orchestrator.execution.context import CallTrace, LiveRun
 from orchestrator.execution.flow_spec import FlowSpec
+from orchestrator.execution.length_prediction import recorded_prompt_estimate
 from orchestrator.learning.stage_deadlines import StageDeadline
 from orchestrator.runtime.flow_loading import load_flow
 from orchestrator.runtime.results import RunResult, usage_of
@@ -159,7 +160,7 @@ class InterruptedRun:
             parents[edge.child].add(edge.parent)
         for call in self.calls:
             live.causality.add(call.node, frozenset(parents[call.node]))
-            live.calls.append(_trace(live, call))
+            _restore_call(live, call)
 
     def _replayable_steps(self, last_of_origin: int) -> list[StepRecord]:
         """The steps; those that are to be executed again count as running.
@@ -201,18 +202,29 @@ async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
         )
 
 
+def _restore_call(live: LiveRun, call: CallRecord) -> None:
+    trace = _trace(live, call)
+    live.call_begins(trace)
+    if call.finished_s is None:  # it lost its process
+        return
+    if call.status is Status.COMPLETED:
+        live.call_completed(trace, live.started_s + call.finished_s)
+    elif call.status is Status.CANCELLED:
+        live.call_was_cut_off(trace, live.started_s + call.finished_s)
+
+
 def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
     start_s = live.started_s
-    end_s = call.finished_s if call.status is Status.COMPLETED else None
     sub_deadline_s = float("inf") if call.sub_deadline_s is None else start_s + call.sub_deadline_s
     return CallTrace(
         node=call.node,
         kind=call.kind.value,
         identity=call.identity,
+        path=call.step_path,
         stage=call.stage,
         began_s=start_s + call.started_s,
         deadline=StageDeadline(sub_deadline_s, call.deadline_source or ""),
-        ended_s=None if end_s is None else start_s + end_s,
+        prompt_estimate=recorded_prompt_estimate(call),
         prompt_tokens=call.prompt_tokens or 0,
         output_tokens=call.output_tokens or 0,
         cached_tokens=call.cached_tokens or 0,

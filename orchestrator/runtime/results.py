@@ -22,7 +22,7 @@ class StageReport:
     Attributes:
         stage: its index, from 0.
         calls: the identities of its LLM and tool calls.
-        ended_s: None if none of its calls was completed.
+        ended_s: of the last of its calls that completed; None if none did.
         sub_deadline_s: None without a deadline.
         source: of the sub-deadline: "learned" or "fallback"; "" without a deadline.
     """

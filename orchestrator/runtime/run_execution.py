@@ -18,6 +18,7 @@ from orchestrator.execution.deadline_handling import run_by_deadline
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.execution.pattern_recording import pattern_record
 from orchestrator.runtime.results import RunResult, stage_reports, usage_of
+from store.records import Status
 
 logger = logging.getLogger("orchestrate")
 
@@ -53,7 +54,7 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
             elapsed_s=elapsed_s,
             error=error,
             result=result,
-            pattern=pattern_record(live, ended_at) if error is None else None,
+            pattern=pattern_record(live, ended_at) if _is_learned_from(live, error) else None,
         )
         live.emit(RunFinished(live.id, str(status_of(error)), elapsed_s, error_type=type_of(error)))
     return RunResult(
@@ -65,6 +66,11 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
         usage=usage_of(live.calls),
         log=live.log,
     )
+
+
+def _is_learned_from(live: LiveRun, error: BaseException | None) -> bool:
+    """Whether a run leaves a pattern: it ended as its flow says, or its deadline cut it off."""
+    return error is None or (live.is_cut_off and status_of(error) is Status.FAILED)
 
 
 def _dump_if_possible(flow: FlowSpec[..., Any], value: Any) -> bytes | None:
@@ -85,4 +91,10 @@ async def _run_body(context: CallContext, flow: FlowSpec[..., R], arguments: Arg
 
     if flow.deadline_s is None:
         return await work()
-    return await run_by_deadline(context, flow.name, flow.deadline_s, flow.deadline_handling, work)
+
+    def expired() -> None:
+        context.run.is_cut_off = True
+
+    return await run_by_deadline(
+        context, flow.name, flow.deadline_s, flow.deadline_handling, work, expired
+    )

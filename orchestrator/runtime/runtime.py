@@ -427,7 +427,7 @@ class Runtime(RunControl):
         former.require_orphaned()
         await self.engines.start()
         warn_of_other_engines(before, self.engines)
-        knowledge = await self._learner.knowledge_of(flow.name)
+        knowledge = (await self._learner.knowledge_of(flow.name)).without_runs(before.id)
         now = self._clock.wall()
         age_s = former.age_s(now)
         stopped_s = max((now - before.started_at).total_seconds() - age_s, 0.0)

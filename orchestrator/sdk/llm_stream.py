@@ -104,8 +104,9 @@ class _Call:
         self._loop = asyncio.get_running_loop()
         self._text = text = TextTaken()
         self._context = copy_context()
+        self._reader = asyncio.current_task()
         self.task: asyncio.Task[str] = self._loop.create_task(
-            _in_own_task(self._here, asyncio.current_task(), prompt, arguments, text),
+            _in_own_task(self._here, self._reader, prompt, arguments, text),
             context=self._context,
         )
         streams = self._here.run.streams
@@ -123,12 +124,13 @@ class _Call:
                 await text.changed.wait()
         except BaseException:  # the reader was cancelled
             await end_all([self.task])
+            self._come_after()
             raise
         self._go_on_after()
         if text.pieces:
             return text.take()
         self.task.result()
-        self._here.run.causality.join([self._context.run(frontier)])
+        self._come_after()
         text.reads_on()
         raise StopAsyncIteration
 
@@ -138,6 +140,8 @@ class _Call:
         What the flow has read is its outcome, if the flow left by itself. If the flow is cancelled
         or out of time, a resumed run makes the call again.
         """
+        if asyncio.current_task() is self._reader:  # not if the garbage collector leaves
+            self._come_after()
         if self.task.done():
             return
         if not _is_cut_off(self._here):
@@ -159,6 +163,13 @@ class _Call:
             self.leave()
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.task.cancel)
+
+    def _come_after(self) -> None:
+        """What the reader does next depends on the call, even if that is about to be cut off."""
+        nodes = self._context.run(frontier)
+        if not self.task.done() and self._text.node is not None:
+            nodes |= {self._text.node}
+        self._here.run.causality.join([nodes])
 
     def _go_on_after(self) -> None:
         """Let the reader's code go on as after a call of its own, once the call has begun."""

@@ -63,6 +63,23 @@ def test_a_library_is_drawn_as_in_this_example(
     assert lines_of(capsys.readouterr().out) == lines_of(DRAWN_80)
 
 
+def test_a_run_that_was_cut_off_is_shown_with_a_lower_bound_of_its_time(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(store_url, patterns=[a_pattern(research_graph(), is_cut_off=True)])
+    assert exit_code("patterns", "show", "deep-research") == 0
+    lines = lines_of(capsys.readouterr().out)
+    assert "1 pattern kept · 1 in the library · 4 stages each · 1 cut off by deadlines" in lines
+    assert any("> 10.0 s" in line for line in lines)
+    assert "> its deadline cut the run off" in lines
+    assert exit_code("patterns", "show", "deep-research", "--json") == 0
+    [pattern] = json.loads(capsys.readouterr().out)["patterns"]
+    assert pattern["cut_off"] is True
+    assert exit_code("patterns", "list", "--json") == 0
+    [application] = json.loads(capsys.readouterr().out)["applications"]
+    assert application["patterns_cut_off"] == 1
+
+
 def test_a_narrow_terminal_without_unicode_gets_ascii_only(
     store_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,3 +85,10 @@ def test_more_kinds_of_stages_than_colours_are_grey_and_counted() -> None:
     picture = PatternLibrary((KeptPattern(1, stages, 0.0),)).svg
     assert len(bars(picture)) == 12
     assert "4 other kinds" in texts(picture)
+
+
+def test_a_run_that_was_cut_off_is_drawn_with_a_lower_bound_of_its_time() -> None:
+    stages = chain(("plan", 10, 1.0), ("act", 20, 3.0))
+    whole, cut_off = [KeptPattern(at, stages, 0.0, is_cut_off=at > 0) for at in range(2)]
+    assert "4.0 s" in texts(PatternLibrary((whole,)).svg)
+    assert "&gt; 4.0 s" in PatternLibrary((cut_off,)).svg

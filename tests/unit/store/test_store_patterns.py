@@ -69,6 +69,23 @@ async def test_the_id_of_a_deleted_pattern_is_never_reused(store: Store) -> None
         assert await tx.patterns.add(a_pattern()) > deleted
 
 
+async def test_the_pattern_of_a_run_that_ended_again_replaces_its_former_one(store: Store) -> None:
+    """With a new id, and nothing of the former one is kept; those of other runs stay."""
+    async with store.transaction() as tx:
+        for run_id in ("run-1", "run-2"):
+            await tx.runs.add(a_run(run_id))
+            await tx.patterns.replace(a_pattern(run_id=run_id, weight=4.0, is_cut_off=True))
+    async with store.transaction() as tx:
+        former = await tx.patterns.of_application("research")
+        new_id = await tx.patterns.replace(a_pattern(run_id="run-1"))
+        assert new_id > max(pattern.id or 0 for pattern in former)
+    async with store.reading() as tx:
+        found = await tx.patterns.of_application("research")
+    assert [(each.run_id, each.weight, each.is_cut_off) for each in found] == [
+        *(("run-1", 1.0, False), ("run-2", 4.0, True)),
+    ]
+
+
 async def test_no_pattern_becomes_visible_before_an_older_one_of_its_application(
     store: Store,
 ) -> None:

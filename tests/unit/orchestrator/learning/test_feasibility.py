@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_a_pattern_counts_as_many_runs_as_its_weight() -> None:
     heavy = PatternLibrary((KeptPattern(1, pattern.stages, 1.0, weight=12.0),))
     assert learned_bound(heavy) == (5.0, 12)
     assert learned_bound(PatternLibrary((pattern,))) is None
+
+
+def test_runs_that_were_cut_off_are_no_lower_bound() -> None:
+    """They were shorter than they would have been."""
+    whole = library(*([10.0] for _ in range(5)))
+    [pattern] = library([1.0]).patterns
+    cut_off = replace(pattern, key=100, weight=50.0, is_cut_off=True)
+    assert learned_bound(whole.added([cut_off])) == (10.0, 5)
+    assert learned_bound(PatternLibrary((cut_off,))) is None
 
 
 @pytest.fixture
