@@ -44,9 +44,7 @@ class _StageData:
     """The data with which each pattern's stage s is predicted from every other pattern."""
 
     squared: Floats  # (3, n, n) squared differences per attribute, summed over the stages before s
-    is_match: (
-        Bools  # (n, n): j has the calls of i up to stage s, and i, not cut off, has that stage
-    )
+    is_match: Bools  # (n, n): j has the calls of i up to stage s; i was not cut off, and has it
     outlooks: Floats  # (n, 12) of stage s
     num_revealed: int  # stages before s
 
