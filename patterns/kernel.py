@@ -117,15 +117,17 @@ def similarities(table: PatternTable, kernel: StageKernel) -> Floats:
 
     Two patterns are compared over the stages that both have. If these differ in their calls, the
     similarity is 0; otherwise it is the kernel times (stages of the shorter / of the longer one).
+    It is 0 as well if only one of the runs was cut off: a run that ended after some stages cannot
+    represent one that would have gone on.
     """
     num, width = table.signature.shape
     squared = np.zeros((num, num))
-    calls_differ = np.zeros((num, num), dtype=bool)
+    differ = table.is_cut_off[:, None] != table.is_cut_off[None, :]
     for stage in range(width):
         signature = table.signature[:, stage]
         has = signature != NO_STAGE
         both = has[:, None] & has[None, :]
-        calls_differ |= both & (signature[:, None] != signature[None, :])
+        differ |= both & (signature[:, None] != signature[None, :])
         scaled = table.features[:, stage] * np.sqrt(kernel.precision)
         of_stage = np.zeros((num, num))
         for column in scaled.T:
@@ -136,7 +138,7 @@ def similarities(table: PatternTable, kernel: StageKernel) -> Floats:
     similarity: Floats = np.exp(-0.5 * squared / np.maximum(shorter, 1)) * (
         shorter / np.maximum(longer, 1)
     )
-    similarity[calls_differ] = 0.0
+    similarity[differ] = 0.0
     np.fill_diagonal(similarity, 1.0)
     return similarity
 

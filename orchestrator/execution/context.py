@@ -42,8 +42,8 @@ class CallTrace:
     Attributes:
         path: of its step.
         ended_s: None: it has not completed.
-        cut_off_s: when it was cut off, by a time limit, a budget or a reader that left its answer;
-            None: it was not.
+        cut_off_s: when it was cut off, by a time limit, a budget, a reader that left its answer or
+            the failure of a parallel branch; None: it was not.
         prompt_estimate: tokens of an LLM call's prompt, estimated before the call; an engine counts
             them at the end of an answer only.
     """
@@ -126,6 +126,8 @@ class LiveRun:
         recorded_steps: its steps that were recorded before it was resumed.
         cut_off_calls: path of a step -> node of its call that was cut off. A resumed run may make
             such a call again: then that one counts, unless other calls came after the former.
+        followed_calls: nodes that other calls came after. Those of the run's wrap-up do not count:
+            a run that is resumed with more time does not wrap up.
         answers: output tokens of its LLM calls so far.
         uncertain_effects: external effects with unknown outcomes.
         loop: the event loop that it runs on; None: not bound to one.
@@ -158,6 +160,7 @@ class LiveRun:
     causality: CausalLog = field(default_factory=CausalLog)
     calls: list[CallTrace] = field(default_factory=list)
     cut_off_calls: dict[str, int] = field(default_factory=dict)
+    followed_calls: set[int] = field(default_factory=set)
     pattern_uses: dict[int, float] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
     uncertain_effects: UncertainEffects = field(default_factory=UncertainEffects)
@@ -191,18 +194,16 @@ class LiveRun:
 
     def graph_calls(self) -> list[CallTrace]:
         """The calls that are nodes of the run's graph: that completed or were cut off."""
-        return [
-            call
-            for call in self.calls
-            if call.ended_s is not None or self.cut_off_calls.get(call.path) == call.node
-        ]
+        return [call for call in self.calls if self._is_in_graph(call)]
 
     def call_begins(self, trace: CallTrace) -> None:
         """Add a call, which may be one that was cut off and that a resumed run makes again."""
         former = self.cut_off_calls.get(trace.path)
-        if former is not None and not self._has_followers(former):
+        if former is not None and former not in self.followed_calls:
             del self.cut_off_calls[trace.path]
         self.calls.append(trace)
+        if not is_in_wrap_up(trace.path):
+            self.followed_calls.update(self.causality.parents[trace.node])
 
     def call_completed(self, trace: CallTrace, at_s: float) -> None:
         """A call has completed; if it was cut off before, only this counts."""
@@ -214,22 +215,15 @@ class LiveRun:
         trace.cut_off_s = at_s
         return self.cut_off_calls.setdefault(trace.path, trace.node)
 
-    def _has_followers(self, node: int) -> bool:
-        """Whether another call came after this one, rather than in place of what would have come.
-
-        A run that is resumed with more time does not wrap up.
-        """
-        return any(
-            node in self.causality.parents[call.node] and not is_in_wrap_up(call.path)
-            for call in self.calls
-        )
-
     def stage_so_far(self, stage: int) -> Stage | None:
         """The summary of a stage's calls that have ended; None if there are none."""
-        done = [call for call in self.graph_calls() if call.stage == stage]
+        done = [call for call in self.calls if call.stage == stage and self._is_in_graph(call)]
         if not done:
             return None
         return summarise(stage, range(len(done)), [call.as_node() for call in done])
+
+    def _is_in_graph(self, call: CallTrace) -> bool:
+        return call.ended_s is not None or self.cut_off_calls.get(call.path) == call.node
 
 
 @dataclass(frozen=True, slots=True)

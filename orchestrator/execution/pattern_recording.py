@@ -19,9 +19,10 @@ logger = logging.getLogger("orchestrate")
 def pattern_of(run: LiveRun) -> PatternGraph:
     """The graph of a run's calls that completed or were cut off.
 
-    Leaving out the others loses no edge between these: calls that failed are no parents, but for
-    runs that a former version began. Calls of the run's wrap-up are left out too: with more time
-    it would not have made them.
+    Leaving out the others loses no edge between these: calls that failed are no parents. Exceptions
+    are runs that a former version began, and calls that came after one that was cut off and that a
+    resumed run then completed. Calls of the run's wrap-up are left out too: with more time it would
+    not have made them.
     """
     done = [call for call in run.graph_calls() if not is_in_wrap_up(call.path)]
     index_of = {call.node: index for index, call in enumerate(done)}

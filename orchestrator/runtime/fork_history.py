@@ -246,10 +246,15 @@ class _Fork:
     def _calls(self, fork_id: str) -> list[CallRecord]:
         """The calls of the steps that are kept with their last state.
 
-        Without what the prediction of lengths learns from them: it has them from the run itself.
+        Without what the prediction of lengths learns from completed ones: it has that from the run
+        itself. Of one that was cut off the features tell how long its prompt was.
         """
         return [
-            replace(call, run_id=fork_id, features=None)
+            replace(
+                call,
+                run_id=fork_id,
+                features=None if call.status is Status.COMPLETED else call.features,
+            )
             for call in self._run.calls
             if call.step_path in self._before
         ]

@@ -152,6 +152,26 @@ def test_an_extended_library_completes_from_what_was_recorded() -> None:
     assert outlook_of(library.without([2]).matcher.outlooks, 0).later_llm_calls == 1
 
 
+@pytest.mark.parametrize("by_silhouette", [False, True])
+def test_a_run_that_was_cut_off_is_not_represented_by_one_that_ended_there(
+    by_silhouette: bool,
+) -> None:
+    """Although their stages are equal: half of the runs like it went on, to 8 stages."""
+    ended, goes_on = a_run(*["x"] * 3), a_run(*["x"] * 8)
+    runs = [(ended, True)] * 20 + [(ended, False)] * 20 + [(goes_on, False)] * 20
+    library = PatternLibrary(
+        tuple(KeptPattern(key, run, 0.0, is_cut_off=cut) for key, (run, cut) in enumerate(runs))
+    )
+    compact = library.compacted(3, by_silhouette=by_silhouette)
+    kept = [
+        (pattern.weight, len(pattern.stages), pattern.is_cut_off) for pattern in compact.patterns
+    ]
+    assert kept == [(20.0, 3, True), (20.0, 3, False), (20.0, 8, False)]
+    estimate = compact.matcher.begin().estimate()
+    assert estimate is not None
+    assert estimate.outlook.later_llm_calls == pytest.approx((2 + 7) / 2)
+
+
 def test_a_fit_predicts_no_run_that_was_cut_off() -> None:
     """Of such runs alone nothing can be fitted: the bandwidths are the standard deviations."""
     rng = random.Random(2)

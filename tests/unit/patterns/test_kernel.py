@@ -180,6 +180,12 @@ def test_the_similarity_of_patterns_with_different_calls_is_0() -> None:
     assert similarities(table, StageKernel())[0, 1] == 0.0
 
 
+def test_the_similarity_of_a_run_that_was_cut_off_and_a_whole_one_is_0() -> None:
+    run = chain(("plan", 1, 1.0))
+    similarity = similarities(tabulate([run] * 3, is_cut_off=[True, True, False]), StageKernel())
+    assert similarity.tolist() == [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+
+
 def test_similarity_is_proportional_to_the_shared_part_of_the_longer_pattern() -> None:
     short = chain(("plan", 5, 1.0), ("act", 5, 1.0))
     long = (*short, *chain(*(("plan", 5, 1.0),) * 5)[2:])

@@ -277,6 +277,21 @@ async def test_an_upgrade_that_fails_does_not_change_the_rows(
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == HEAD
 
 
+async def test_patterns_of_runs_that_were_cut_off_are_removed_by_a_downgrade(
+    store_url: str,
+) -> None:
+    """A former version would take them as whole. After an upgrade all others are whole."""
+    async with await open_store(store_url) as store, store.transaction() as tx:
+        for is_cut_off in (False, True, False):
+            await tx.patterns.add(a_pattern(is_cut_off=is_cut_off))
+    with connected(store_url) as connection:
+        at_revision(connection, "0012", command.downgrade)
+    async with await open_store(store_url) as store, store.transaction() as tx:
+        found = await tx.patterns.of_application("research")
+        assert [(each.id, each.is_cut_off) for each in found] == [(3, False), (1, False)]
+        assert await tx.patterns.add(a_pattern()) == 4
+
+
 def test_a_downgrade_to_revision_0001_keeps_its_rows(store_url: str) -> None:
     at_0001(store_url)
     with connected(store_url) as connection:

@@ -191,6 +191,29 @@ async def test_a_run_that_is_cut_off_twice_leaves_one_pattern(tmp_path: Path) ->
     ]
 
 
+@in_virtual_time
+async def test_a_fork_learns_the_same_from_a_call_that_was_cut_off_before_it(
+    tmp_path: Path,
+) -> None:
+    """With the tokens of its prompt, which no answer has counted."""
+
+    @flow(name="f", deadline=7)
+    async def body() -> None:
+        with suppress(DeadlineExceeded):
+            async with within(CALL_S / 2):
+                await llm("a prompt that gets no answer")
+        await llm("fork here")
+        await chain()
+
+    async with timed_runtime(tmp_path, engine()) as runtime:
+        record = await record_of(runtime, body)
+        with pytest.raises(DeadlineExceeded):
+            await runtime.fork(ID, body, at="llm#2", new_id="fork")
+        forked = await recorded(runtime.store, "fork")
+    assert record.pattern.stages[0].input_tokens > 0
+    assert forked.pattern.stages[0] == record.pattern.stages[0]
+
+
 @pytest.mark.parametrize("options", DEADLINE_OPTIONS, ids=["fail", "best_so_far", "wrap_up"])
 @in_virtual_time
 async def test_runs_that_are_cut_off_do_not_make_runs_look_short(
