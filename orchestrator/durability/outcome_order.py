@@ -91,6 +91,11 @@ class OutcomeOrder:
         """Whether the next outcome is a known one that will reach its task in a moment."""
         return self._num_held > 0 or ((head := self._head()) is not None and head.is_replayed)
 
+    @property
+    def expects_more(self) -> bool:
+        """Whether there are recorded outcomes of steps that the flow has not begun again."""
+        return bool(self._unbegun)
+
     @contextmanager
     def replaying(self) -> Iterator[None]:
         """A block in which something else that is known reaches the flow: limits wait for it."""

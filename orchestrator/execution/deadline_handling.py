@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from orchestrator.durability.identity import WRAP_UP
@@ -13,6 +14,7 @@ from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.execution.context import CallContext, LiveRun, current_context, using_context
 from orchestrator.execution.recorded_values import record_value
+from orchestrator.learning.stage_deadlines import is_shorter
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -62,6 +64,26 @@ class DeadlineHandling:
         if self.on_deadline != "wrap_up":
             return 0.0
         return min(TAIL_SHARE * deadline_s if self.tail_s is None else self.tail_s, deadline_s)
+
+
+@dataclass(slots=True, eq=False)
+class _Limit:
+    """A time limit on a block that runs.
+
+    Attributes:
+        due_s: when its time is up, on the event loop's clock, if the run's clock does not stop.
+        timeout: which cancels the block.
+        around: the limit on the block around.
+        inner: the limits on blocks within the block.
+    """
+
+    due_s: float
+    timeout: asyncio.Timeout
+    around: _Limit | None
+    inner: set[_Limit] = field(default_factory=set)
+
+
+_limit_here: ContextVar[_Limit | None] = ContextVar("orchestrate_limit", default=None)
 
 
 def best_so_far(value: T) -> T:
@@ -161,20 +183,22 @@ async def _until(context: CallContext, work: Callable[[], Awaitable[Any]]) -> tu
 async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.Timeout]:
     """Cancel a block after `allowed_s`, as asyncio.timeout does; see `cancel_when`.
 
-    The time for which the run's clock is stopped does not count.
+    The time for which the run's clock is stopped does not count. In a resumed run the time of
+    nested limits may have passed long ago: the inner ones come first, as they did.
 
     Raises:
         TimeoutError: the time had passed, even if the block caught the cancellation and ended.
     """
-    loop = asyncio.get_running_loop()
+    loop, order = asyncio.get_running_loop(), run.recorder.order
     timers: list[asyncio.TimerHandle] = []  # the one that is pending
     stopped_s = run.clock.stopped_s  # that was waited for already
 
-    async with cancel_when(run) as (limit, expire):
+    async with cancel_when(run) as (limit, expire), _nested(loop.time() + allowed_s, limit) as here:
 
         def time_is_up() -> None:
             nonlocal stopped_s
-            if run.recorder.order.is_replaying:
+            is_inner_due = any(inner.due_s <= loop.time() for inner in here.inner)
+            if order.is_replaying or (order.expects_more and is_inner_due):
                 timers[:] = [loop.call_later(RECHECK_S, time_is_up)]
                 return
             owed_s, stopped_s = run.clock.stopped_s - stopped_s, run.clock.stopped_s
@@ -189,6 +213,22 @@ async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.
             yield limit
         finally:
             timers[0].cancel()
+
+
+@asynccontextmanager
+async def _nested(due_s: float, timeout: asyncio.Timeout) -> AsyncIterator[_Limit]:
+    """A block with a time limit, which the limits around it know of."""
+    around = _limit_here.get()
+    here = _Limit(due_s, timeout, around)
+    token = _limit_here.set(here)
+    if around is not None:
+        around.inner.add(here)
+    try:
+        yield here
+    finally:
+        if around is not None:
+            around.inner.discard(here)
+        _limit_here.reset(token)
 
 
 @asynccontextmanager
@@ -250,10 +290,23 @@ def is_expiry(
     cancellations is wrong, as after the failure of a TaskGroup in Python 3.11. A CancelledError
     may also mean that the caller of the run was cancelled, or that the deadline of the context
     `around` the limit has passed; those are not expiries of this limit. It comes from a step, and
-    perhaps earlier than asyncio's own timer, if the step would have begun after the deadline.
+    perhaps earlier than asyncio's own timer, if the step would have begun after the deadline. If
+    both deadlines have passed, as in a resumed run, the earlier one counts first.
     """
     if isinstance(error, TimeoutError):
         return limit.expired()
     if not limit.expired() and limited.remaining_s() > 0:
         return False
-    return not limited.run.was_cancelled() and (around is None or around.remaining_s() > 0)
+    if limited.run.was_cancelled():
+        return False
+    if around is None or around.remaining_s() > 0:
+        return True
+    return is_shorter(limited.deadline_at_s, around.deadline_at_s) and not _has_expired_around()
+
+
+def _has_expired_around() -> bool:
+    """Whether a limit on the code around has cancelled it."""
+    limit = _limit_here.get()
+    while limit is not None and not limit.timeout.expired():
+        limit = limit.around
+    return limit is not None

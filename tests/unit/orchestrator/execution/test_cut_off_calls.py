@@ -337,3 +337,32 @@ async def test_what_follows_calls_that_a_budget_cut_off_comes_after_them(tmp_pat
     assert [(call.status, call.stage) for call in record.calls] == [
         *((Status.CANCELLED, 0), (Status.COMPLETED, 1)),
     ]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 60.0], ids=["at once", "later"])
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "in parallel"])
+@in_virtual_time
+async def test_nested_limits_that_have_passed_cut_a_resumed_run_off_in_the_order_in_which_they_did(
+    tmp_path: Path, together: bool, after_s: float
+) -> None:
+    once = RaiseOnce()
+
+    @flow(name="f", deadline=1000)
+    async def nested() -> None:
+        try:
+            async with within(20):
+                try:
+                    async with within(5):
+                        await (gather(llm("slow one"), llm("quick")) if together else llm("slow"))
+                except DeadlineExceeded:
+                    await llm("after the inner limit")
+                await llm("slow two")
+        except DeadlineExceeded:
+            await llm("after the outer limit")
+        once()
+        await llm("at the end")
+
+    record = await interrupted_and_resumed(tmp_path, nested, after_s=after_s)
+
+    assert record.run.status is Status.COMPLETED
+    assert [call.stage for call in record.calls] == [0, *([0] if together else []), 1, 2, 3, 4]
