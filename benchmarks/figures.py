@@ -118,6 +118,14 @@ FIGURES = {
         "python -m benchmarks.sub_deadlines --workload agentic --workload tools"
         " --workload heavy_tails --workload 'agentic, long tools' --window-s 60 --seeds 1",
     ),
+    **{
+        f"capacity-{name}": Figure(
+            f"the load at which 90% of the promises are kept: {name}",
+            f"orchestrate bench {name} --policy fcfs --policy calm --capacity 0.9"
+            " --seeds 10-11 --window-s 120",
+        )
+        for name in ("mixed", "agentic")
+    },
     "ablation": Figure(
         "calm without one of its ingredients at a time",
         "python -m benchmarks.ablation --loads 2 --seeds 2 --window-s 120",
