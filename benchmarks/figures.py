@@ -115,8 +115,7 @@ FIGURES = {
     ),
     "sub-deadlines": Figure(
         "when sub-deadlines of stages steer better than the program's deadline",
-        "python -m benchmarks.sub_deadlines --workload agentic --workload tools"
-        " --workload heavy_tails --workload 'agentic, long tools' --window-s 60 --seeds 1",
+        "python -m benchmarks.sub_deadlines --future noisy missing --window-s 60",
     ),
     **{
         f"capacity-{name}": Figure(
