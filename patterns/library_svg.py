@@ -37,7 +37,7 @@ _DIM = 'fill-opacity="0.7"'
 
 def patterns_picture(patterns: Sequence[DrawnRun]) -> Picture:
     """The picture of past runs, the first ones on top, and of the kinds of their stages."""
-    ranked = sorted(patterns, key=lambda pattern: -pattern[0])
+    ranked = sorted(patterns, key=lambda pattern: -pattern.weight)
     drawn = ranked[:MAX_PATTERNS]
     kinds = list(dict.fromkeys(_kind(stage) for run in drawn for stage in run.stages))
     fills = {

@@ -197,8 +197,10 @@ async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.
 
         def time_is_up() -> None:
             nonlocal stopped_s
-            is_inner_due = any(inner.due_s <= loop.time() for inner in here.inner)
-            if order.is_replaying or (order.expects_more and is_inner_due):
+            is_inner_due = order.expects_more and any(
+                inner.due_s <= loop.time() for inner in here.inner
+            )
+            if order.is_replaying or is_inner_due:
                 timers[:] = [loop.call_later(RECHECK_S, time_is_up)]
                 return
             owed_s, stopped_s = run.clock.stopped_s - stopped_s, run.clock.stopped_s

@@ -210,6 +210,7 @@ def _restore_call(live: LiveRun, call: CallRecord) -> None:
     if call.status is Status.COMPLETED:
         live.call_completed(trace, live.started_s + call.finished_s)
     elif call.status is Status.CANCELLED:
+        trace.prompt_estimate = recorded_prompt_estimate(call)
         live.call_was_cut_off(trace, live.started_s + call.finished_s)
 
 
@@ -224,7 +225,6 @@ def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
         stage=call.stage,
         began_s=start_s + call.started_s,
         deadline=StageDeadline(sub_deadline_s, call.deadline_source or ""),
-        prompt_estimate=recorded_prompt_estimate(call),
         prompt_tokens=call.prompt_tokens or 0,
         output_tokens=call.output_tokens or 0,
         cached_tokens=call.cached_tokens or 0,
