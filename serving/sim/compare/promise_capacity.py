@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from serving.sim.compare.capacity import CAPACITY_SEEDS, capacity_of, measurements_of
@@ -162,24 +163,33 @@ def find_capacities(
             rate_per_s=capacity * min(load * each.replicas for each, load in loads.items()),
             seeds=seeds,
         )
-        tasks = [
-            Experiment(
-                config=config,
-                policy=policies[machines.policy],
-                load=load,
-                rate_per_s=load * machines.replicas * capacity,
-                seed=seed,
-                replicas=machines.replicas,
-            )
+        tasks = {
+            machines: [
+                Experiment(
+                    config=config,
+                    policy=policies[machines.policy],
+                    load=load,
+                    rate_per_s=load * machines.replicas * capacity,
+                    seed=seed,
+                    replicas=machines.replicas,
+                )
+                for seed in seeds
+            ]
             for machines, load in loads.items()
-            for seed in seeds
-        ]
-        results = tracked.run("runs", runner, tasks)
-        for index, (machines, load) in enumerate(loads.items()):
-            own = results[index * len(seeds) : (index + 1) * len(seeds)]
-            is_kept = kept_of(own) >= kept_share
+        }
+        later_weight = sum(
+            (searches[machines].tries_left - 1) * task.weight
+            for machines, own in tasks.items()
+            for task in own
+        )
+        tracked.expect(
+            tracked.num_done + _left(searches) * len(seeds),
+            later_weight=later_weight,
+        )
+        results = iter(tracked.run("runs", runner, list(chain.from_iterable(tasks.values()))))
+        for machines, load in loads.items():
+            is_kept = kept_of(list(islice(results, len(seeds)))) >= kept_share
             searches[machines] = searches[machines].after(load, is_kept=is_kept)
-        tracked.expect(tracked.num_done + _left(searches) * len(seeds))
     return PromiseCapacities(plan, kept_share, capacity, searches, runner.code)
 
 

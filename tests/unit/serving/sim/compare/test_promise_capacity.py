@@ -88,6 +88,12 @@ def test_every_policy_is_searched_on_every_number_of_machines() -> None:
     assert len({str(task.key()) for task in runs}) == len(runs)
     assert (seen[-1].num_done, seen[-1].part) == (len(runner.computed), "runs")
     assert all(each.num_done <= each.num_tasks for each in seen[:-1])
+    done = [each.done_weight for each in seen if each.part == "runs"]
+    assert done == sorted(done), "what was done in earlier rounds still counts"
+    assert done[-1] == pytest.approx(sum(task.weight for task in runs))
+    assert seen[-1].left_weight == pytest.approx(0.0, abs=1e-6)
+    [first] = [each for each in seen if each.part == "runs" and each.done_weight == 0.0]
+    assert done[-1] / 2 < first.left_weight < 2 * done[-1], "later rounds are part of the estimate"
 
 
 def test_programs_without_an_slo_do_not_count() -> None:
