@@ -27,11 +27,13 @@ def bench_capacity(
         kept_share, replicas: as `find_capacities` takes them.
         jobs, use_cache: as `run_capacities` takes them.
     """
-    from cli.render.capacity_report import document_of_capacities
-    from cli.terminal.output import print_json
+    from cli.render.capacity_report import document_of_capacities, few_promises
+    from cli.terminal.output import print_json, warn
     from cli.work.bench_session import run_capacities
 
     found = run_capacities(plan, kept_share, replicas, jobs=jobs, use_cache=use_cache)
+    for message in few_promises(found):
+        warn(message)
     if as_json:
         print_json(document_of_capacities(found))
     else:

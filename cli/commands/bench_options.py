@@ -134,7 +134,7 @@ Capacity = Annotated[
         "--capacity",
         metavar="SHARE",
         help="Instead of a comparison, find the highest load at which each policy keeps this "
-        "share of its promises, such as 0.9.",
+        "share of its promises, such as 0.9. A load is that of each machine.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cli.render.tables import named_table
 from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
-from serving.sim.compare.compare import Comparison, Goodputs, label_of
+from serving.sim.compare.compare import Comparison, Goodputs, Plan, label_of
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.seeds import purpose_of, seeds_text
 from serving.sim.metrics.outcome import Outcome
@@ -32,32 +32,15 @@ _SIMULATED_PARTS = ("capacity_programs_s", "upper_bound")
 
 def document_of(comparison: Comparison) -> dict[str, Any]:
     """The comparison as a JSON-safe object; rows in the order of policies, loads, seeds."""
-    plan, config = comparison.plan, comparison.plan.config
+    plan = comparison.plan
     return {
-        "workload": config.source.name,
-        "window_s": config.window_s,
         "simulated": plan.live is None,
         "simulated_parts": list(_SIMULATED_PARTS if plan.live else (*_SIMULATED_PARTS, "rows")),
         "engine": "sim" if plan.live is None else "vllm",
-        "warmup_s": config.warmup_s,
+        **settings_of(plan),
         "capacity_programs_s": comparison.capacity_programs_s,
         "loads": list(plan.loads),
-        "seeds": list(plan.seeds),
-        "seeds_for": purpose_of(plan.seeds),
-        "arrivals": config.named_arrivals,
-        "slo_scale": config.slo_scale,
-        "predictions": config.predictions,
-        "learned_runs": None if config.first_period is None else config.first_period.num_runs,
-        "length_bias": config.length_bias,
-        "future_bias": config.future_bias,
-        "trace": config.source.file_name,
         "trace_repeats": comparison.trace_repeats,
-        "machine": config.machine.step_cost.name,
-        "machine_source": config.machine.step_cost.source,
-        "slots": config.slots,
-        "step_tokens": config.step_tokens,
-        "prefix_caching": config.prefix_caching,
-        "kv_blocks": config.machine.kv_blocks,
         "code": comparison.code,
         "rows": [
             {"policy": run.policy, "load": run.load, "seed": run.seed, **_row(outcome)}
@@ -75,6 +58,31 @@ def document_of(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def settings_of(plan: Plan) -> dict[str, Any]:
+    """What all runs of a plan have in common, JSON-safe."""
+    config = plan.config
+    return {
+        "workload": config.source.name,
+        "trace": config.source.file_name,
+        "window_s": config.window_s,
+        "warmup_s": config.warmup_s,
+        "seeds": list(plan.seeds),
+        "seeds_for": purpose_of(plan.seeds),
+        "arrivals": config.named_arrivals,
+        "slo_scale": config.slo_scale,
+        "predictions": config.predictions,
+        "learned_runs": None if config.first_period is None else config.first_period.num_runs,
+        "length_bias": config.length_bias,
+        "future_bias": config.future_bias,
+        "machine": config.machine.step_cost.name,
+        "machine_source": config.machine.step_cost.source,
+        "slots": config.slots,
+        "step_tokens": config.step_tokens,
+        "prefix_caching": config.prefix_caching,
+        "kv_blocks": config.machine.kv_blocks,
+    }
+
+
 def _row(outcome: Outcome) -> dict[str, Any]:
     return {name: value for name, value in outcome.report.items() if name != "window_s"}
 
@@ -83,13 +91,10 @@ def title(comparison: Comparison) -> list[str]:
     """The lines above the tables: what was compared, and how."""
     plan, config = comparison.plan, comparison.plan.config
     how = "simulated in virtual time" if plan.live is None else "measured on vLLM here"
-    arrivals = f", {config.named_arrivals} arrivals" if config.named_arrivals else ""
-    caching = ", with prefix caching" if config.prefix_caching else ""
     lines = [
         f"{config.source.name}, {how}: {config.window_s:g} s after {config.warmup_s:g} s of "
         f"warm-up, {seeds_text(plan.seeds)}",
-        f"{predictions_and_scale(config)}{arrivals}",
-        f"machine {config.machine.step_cost.name}{caching}",
+        *settings_lines(config),
         f"1.0x is {comparison.capacity_programs_s:.2f} programs/s: simulated capacity under fcfs",
     ]
     if comparison.trace_repeats:
@@ -97,6 +102,16 @@ def title(comparison: Comparison) -> list[str]:
             f"the trace is shorter than a run: it was restarted {comparison.trace_repeats} times"
         )
     return lines
+
+
+def settings_lines(config: ExperimentConfig) -> list[str]:
+    """What policies see, how programs arrive, and the machine."""
+    arrivals = f", {config.named_arrivals} arrivals" if config.named_arrivals else ""
+    caching = ", with prefix caching" if config.prefix_caching else ""
+    return [
+        f"{predictions_and_scale(config)}{arrivals}",
+        f"machine {config.machine.step_cost.name}{caching}",
+    ]
 
 
 def predictions_and_scale(config: ExperimentConfig) -> str:

@@ -3,8 +3,9 @@
 So many machines as one policy needs for a load, another one needs more or fewer: the share that is
 saved is 1 - capacity of the other / capacity of the one.
 
-Source: Wu (2025), chapter 1 and section 6.2 (resource savings at equal goodput); Chen et al.,
-SLOs-Serve (2025), section 6 (capacity at 90% of the SLOs).
+Source: Wu (2025), abstract and chapter 6, first observation (resources saved at the same goodput;
+how they are computed is not given); Chen et al., SLOs-Serve (2025), section 6 (capacity at 90% of
+the SLOs).
 """
 
 from __future__ import annotations
@@ -44,14 +45,23 @@ class LoadSearch:
     Attributes:
         kept_at: the highest load at which enough were kept; 0: none yet.
         missed_at: the lowest load at which they were not; infinity: none yet.
+        is_stopped: whether it ended early, at a load without any promise.
     """
 
     kept_at: float = 0.0
     missed_at: float = math.inf
+    is_stopped: bool = False
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether the limit lies between two loads that were tried."""
+        return self.kept_at > 0 and math.isfinite(self.missed_at)
 
     @property
     def next_load(self) -> float | None:
         """The load to try next; None: the search has ended."""
+        if self.is_stopped:
+            return None
         if not self.kept_at and math.isinf(self.missed_at):
             return 1.0
         if math.isinf(self.missed_at):
@@ -70,10 +80,9 @@ class LoadSearch:
         """How many tries are expected until it ends."""
         if self.next_load is None:
             return 0
-        has_bracket = self.kept_at and not math.isinf(self.missed_at)
-        ratio = self.missed_at / self.kept_at if has_bracket else 2.0
+        ratio = self.missed_at / self.kept_at if self.has_limit else 2.0
         bisections = math.ceil(math.log2(math.log(ratio) / math.log(RESOLUTION)))
-        return bisections + (0 if has_bracket else _BRACKETING)
+        return bisections + (0 if self.has_limit else _BRACKETING)
 
 
 class Machines(NamedTuple):
@@ -81,6 +90,23 @@ class Machines(NamedTuple):
 
     policy: str
     replicas: int
+
+
+class Kept(NamedTuple):
+    """How many of the promises were kept in the runs of all seeds together."""
+
+    met: int
+    promised: int
+
+    @property
+    def share(self) -> float:
+        """The share that was kept; not a number without promises."""
+        return self.met / self.promised if self.promised else math.nan
+
+    @property
+    def standard_error(self) -> float:
+        """That of the share, as if promises were kept independently of each other."""
+        return math.sqrt(self.share * (1 - self.share) / self.promised)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +117,7 @@ class PromiseCapacities:
         kept_share: the share of the promises that was asked for.
         capacity_programs_s: load 1.0 of one machine, in programs per second.
         searches: in the order of policies, then numbers of machines. A load is per machine.
+        tries: of each search, what was kept at each load that was tried, in the order of tries.
         code: version of the code that computed all results.
     """
 
@@ -98,21 +125,28 @@ class PromiseCapacities:
     kept_share: float
     capacity_programs_s: float
     searches: Mapping[Machines, LoadSearch]
+    tries: Mapping[Machines, Mapping[float, Kept]]
     code: str
 
-    def programs_s(self, machines: Machines) -> float:
-        """The capacity of all machines together, in programs per second."""
-        return self.searches[machines].kept_at * machines.replicas * self.capacity_programs_s
+    def kept(self, machines: Machines) -> Kept | None:
+        """What was kept at the highest load at which enough was; None: it was at no load."""
+        return self.tries[machines].get(self.searches[machines].kept_at)
+
+    def programs_s(self, machines: Machines) -> float | None:
+        """The capacity of all machines together, in programs per second; None: not found."""
+        kept_at = self.searches[machines].kept_at
+        return kept_at * machines.replicas * self.capacity_programs_s if kept_at else None
 
     def saving(self, machines: Machines, other: str) -> float | None:
-        """The share of another policy's machines that this one does not need; None: it has none.
+        """The share of another policy's machines that this one does not need.
 
-        Negative if it needs more.
+        Negative if it needs more; None if the limit of either was not found.
         """
-        own = self.searches[machines].kept_at
-        if not own:
+        own = self.searches[machines]
+        reference = self.searches[machines._replace(policy=other)]
+        if not (own.has_limit and reference.has_limit):
             return None
-        return 1.0 - self.searches[machines._replace(policy=other)].kept_at / own
+        return 1.0 - reference.kept_at / own.kept_at
 
 
 def check_kept_share(kept_share: float) -> None:
@@ -141,13 +175,14 @@ def find_capacities(
     """Find each policy's capacity on each number of machines; the plan's loads are not used.
 
     A promise is a counted program with an SLO; it is kept if the program met it. The share is over
-    all seeds together. All open searches try their next loads at once.
+    all seeds together. All open searches try their next loads at once. A search ends early at a
+    load so low that no program with an SLO arrives.
 
     Args:
         kept_share: between 0 and 1.
         replicas: numbers of machines, each with the default router.
     Raises:
-        InvalidWorkload: a value is out of range, or no counted program has an SLO.
+        InvalidWorkload: a value is out of range, or no counted program has an SLO at 1.0.
         WorkerDied, CodeChanged, TraceMissing, BadTrace: as `compare.compare`.
     """
     check_kept_share(kept_share)
@@ -155,6 +190,7 @@ def find_capacities(
     config, seeds = plan.config, plan.seeds
     policies = {label_of(policy): policy for policy in plan.policies}
     searches = {Machines(label, number): LoadSearch() for label in policies for number in replicas}
+    tries: dict[Machines, dict[float, Kept]] = {machines: {} for machines in searches}
     tracked = TrackedTasks(on_progress)
     tracked.expect(len(CAPACITY_SEEDS) + _left(searches) * len(seeds))
     capacity = capacity_of(tracked.run("capacity", runner, measurements_of(config)))
@@ -188,23 +224,24 @@ def find_capacities(
         )
         results = iter(tracked.run("runs", runner, list(chain.from_iterable(tasks.values()))))
         for machines, load in loads.items():
-            is_kept = kept_of(list(islice(results, len(seeds)))) >= kept_share
-            searches[machines] = searches[machines].after(load, is_kept=is_kept)
-    return PromiseCapacities(plan, kept_share, capacity, searches, runner.code)
-
-
-def kept_of(documents: Sequence[Mapping[str, Any]]) -> float:
-    """The share of the promises that the runs of some seeds kept together.
-
-    Raises:
-        InvalidWorkload: they made none.
-    """
-    counts = [document["report"]["counts"] for document in documents]
-    promised = sum(each["promised"] for each in counts)
-    if not promised:
+            kept = tries[machines][load] = kept_of(list(islice(results, len(seeds))))
+            searches[machines] = _after(searches[machines], load, kept, kept_share)
+    if not any(kept.promised for each in tries.values() for kept in each.values()):
         reason = "no program with an SLO arrived in the window: choose a longer one"
-        raise InvalidWorkload("window_s", tuple(documents[0]["report"]["window_s"]), reason)
-    return float(sum(each["met"] for each in counts) / promised)
+        raise InvalidWorkload("window_s", config.window_s, reason)
+    return PromiseCapacities(plan, kept_share, capacity, searches, tries, runner.code)
+
+
+def kept_of(documents: Sequence[Mapping[str, Any]]) -> Kept:
+    """The promises that the runs of some seeds made and kept together."""
+    counts = [document["report"]["counts"] for document in documents]
+    return Kept(sum(each["met"] for each in counts), sum(each["promised"] for each in counts))
+
+
+def _after(search: LoadSearch, load: float, kept: Kept, kept_share: float) -> LoadSearch:
+    if not kept.promised:
+        return replace(search, is_stopped=True)
+    return search.after(load, is_kept=kept.share >= kept_share)
 
 
 def _next_loads(searches: Mapping[Machines, LoadSearch]) -> dict[Machines, float]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiments import Experiment
+from serving.sim.compare.experiments import Experiment, Task
 from serving.sim.compare.promise_capacity import (
     LEAST_LOAD,
     MOST_LOAD,
     RESOLUTION,
+    Kept,
     LoadSearch,
     Machines,
+    PromiseCapacities,
     check_replicas,
     find_capacities,
     kept_of,
@@ -27,6 +31,7 @@ from tests.unit.serving.sim.bench_examples import (
     CAPACITY,
     LIMITS,
     InProcessRunner,
+    fake_result,
     keeping,
     make_plan,
 )
@@ -98,10 +103,47 @@ def test_every_policy_is_searched_on_every_number_of_machines() -> None:
 
 def test_programs_without_an_slo_do_not_count() -> None:
     counts = {"arrived": 100, "promised": 40, "met": 30}
-    assert kept_of([{"report": {"counts": counts}}] * 2) == 0.75
-    nothing = {"report": {"counts": counts | {"promised": 0}, "window_s": [0.0, 5.0]}}
+    kept = kept_of([{"report": {"counts": counts}}] * 2)
+    assert kept == Kept(60, 80)
+    assert kept.share == 0.75
+    assert kept.standard_error == pytest.approx(math.sqrt(0.75 * 0.25 / 80))
+    assert math.isnan(Kept(0, 0).share)
+
+
+def found_with(counts_at: Callable[[str, float], tuple[int, int]]) -> PromiseCapacities:
+    """The capacities of fcfs and calm if this many promises are met and made at a load."""
+
+    def work(task: Task) -> dict[str, Any]:
+        result = fake_result(task)
+        if isinstance(task, Experiment):
+            met, promised = counts_at(task.policy.name, task.load)
+            result["report"]["counts"] = {"arrived": 9, "promised": promised, "met": met}
+        return result
+
+    return find_capacities(make_plan("fcfs", "calm"), 0.9, InProcessRunner(work=work))
+
+
+def test_a_limit_that_was_not_found_saves_nothing() -> None:
+    fcfs, calm = Machines("fcfs", 1), Machines("calm", 1)
+    never = found_with(lambda policy, load: (8 if policy == "fcfs" or load > 2.0 else 10, 10))
+    assert never.saving(calm, "fcfs") is never.saving(fcfs, "calm") is None
+    assert never.programs_s(fcfs) is never.kept(fcfs) is None
+    seeds = len(never.plan.seeds)
+    assert never.kept(calm) == Kept(10 * seeds, 10 * seeds)
+    always = found_with(lambda policy, load: (8 if policy == "calm" and load > 2.0 else 10, 10))
+    assert always.searches[fcfs] == LoadSearch(MOST_LOAD, math.inf)
+    assert always.saving(calm, "fcfs") is None
+
+
+def test_a_search_ends_at_a_load_without_promises() -> None:
+    found = found_with(
+        lambda policy, load: (8 if policy == "fcfs" else 10, 10 if load > 0.3 else 0)
+    )
+    assert found.searches[Machines("fcfs", 1)] == LoadSearch(0.0, 0.5, is_stopped=True)
+    assert list(found.tries[Machines("fcfs", 1)]) == [1.0, 0.5, 0.25]
+    assert found.searches[Machines("calm", 1)].kept_at == MOST_LOAD
     with pytest.raises(InvalidWorkload, match="no program with an SLO"):
-        kept_of([nothing])
+        found_with(lambda _policy, _load: (0, 0))
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, math.nan])
