@@ -103,21 +103,24 @@ def measure(lab: Lab) -> PaperResult:
         ratios = {f"ours / {name}": quotient(rates[OURS], rates[name]) for name in (VLLM, SARATHI)}
         changes.append(Change(PAPER, label, rates | ratios))
     values = {each.change: each.values for each in changes}
-    spans = [mean_ratio(values, name) for name in (VLLM, SARATHI)]
-    spans += [
-        quotient(values[scenario][OURS], max(values[scenario][VLLM], values[scenario][SARATHI]))
-        for scenario in SCENARIOS
-    ]
-    claims = [
-        Measured(claim, Span(ratio, ratio)) for claim, ratio in zip(CLAIMS, spans, strict=True)
-    ]
+    measured = [mean_ratio(values, name) for name in (VLLM, SARATHI)]
+    measured += [to_best_rival(values[scenario]) for scenario in SCENARIOS]
+    spans = [Span.of([each]) for each in measured]
+    claims = [Measured(claim, span) for claim, span in zip(CLAIMS, spans, strict=True)]
     return PaperResult(claims, changes)
 
 
-def mean_ratio(values: Mapping[str, Mapping[str, float]], rival: str) -> float:
-    """The geometric mean over the scenarios of ours / a rival."""
+def mean_ratio(values: Mapping[str, Mapping[str, float | None]], rival: str) -> float | None:
+    """The geometric mean over the scenarios of ours / a rival; None if one of them is unknown."""
     ratios = [values[scenario][f"ours / {rival}"] for scenario in SCENARIOS]
-    return prod(ratios) ** (1.0 / len(ratios))
+    known = [each for each in ratios if each is not None]
+    return prod(known) ** (1.0 / len(ratios)) if len(known) == len(ratios) else None
+
+
+def to_best_rival(rates: Mapping[str, float | None]) -> float | None:
+    """Ours / the higher capacity of the two rivals; None if one of the three is unknown."""
+    vllm, sarathi = rates[VLLM], rates[SARATHI]
+    return None if vllm is None or sarathi is None else quotient(rates[OURS], max(vllm, sarathi))
 
 
 _SETTING = "Azure arrivals, 90% of the requests in time, one A100, no speculative decoding"

@@ -74,11 +74,15 @@ class Lab:
         firsts = [cells.index(cell) for cell in cells]
         return [[done[first, seed] for seed in self.seeds] for first in firsts]
 
-    def highest_rate(self, name: str, cell: Cell, is_kept: Callable[[Documents], bool]) -> float:
+    def highest_rate(
+        self, name: str, cell: Cell, is_kept: Callable[[Documents], bool]
+    ) -> float | None:
         """The highest rate, in programs a second, at which the runs of all seeds keep a promise.
 
         Args:
             cell: its rate is the first one tried.
+        Returns:
+            None: the promise is kept at no rate that was tried, or at all of them.
         """
         search = LoadSearch()
         while (load := search.next_load) is not None:
@@ -87,6 +91,10 @@ class Lab:
             tried = cell._replace(rate_per_s=load * cell.rate_per_s)
             [documents] = self.documents(name, [tried])
             search = search.after(load, is_kept=is_kept(documents))
+        if not search.kept_at or math.isinf(search.missed_at):
+            beyond = "above the highest" if search.kept_at else "below the lowest"
+            say(f"{name}: unknown, {beyond} rate that was tried (simulated)")
+            return None
         say(f"{name}: {search.kept_at * cell.rate_per_s:.2f} programs a second (simulated)")
         return search.kept_at * cell.rate_per_s
 
@@ -96,11 +104,16 @@ def mean(documents: Documents, name: str) -> float:
     return fmean(each[name] for each in documents)
 
 
-def quotient(value: float, other: float) -> float:
-    """value / other; 1 if both are 0, infinite if only the other is."""
-    if other:
-        return value / other
-    return math.inf if value else 1.0
+def quotient(value: float | None, other: float | None) -> float | None:
+    """value / other; infinite if only the other is 0.
+
+    None: one of them is unknown, or both are 0 or infinite.
+    """
+    if value is None or other is None:
+        return None
+    if value == other and (not value or math.isinf(value)):
+        return None
+    return value / other if other else math.inf
 
 
 def azure_arrivals(data: Path | None) -> ArrivalTrace | None:

@@ -130,9 +130,15 @@ def at_loads() -> Sequence[str]:
     return sorted(same, key=lambda name: CHANGES[name].load)
 
 
-def ratio(results: Results, change: str, metric: str, rival: str = LTR) -> float:
-    """Ours / a rival; infinite if only ours has any."""
+def ratio(results: Results, change: str, metric: str, rival: str = LTR) -> float | None:
+    """Ours / a rival; infinite if only ours has any, None if neither has."""
     return quotient(*(mean(results[change, name], metric) for name in (OURS, rival)))
+
+
+def saving(results: Results, change: str, metric: str, rival: str) -> float | None:
+    """1 - a rival / ours; minus infinity if only the rival has any, None if neither has."""
+    share = quotient(*(mean(results[change, name], metric) for name in (rival, OURS)))
+    return None if share is None else 1.0 - share
 
 
 def measure(lab: Lab) -> PaperResult:
@@ -145,16 +151,16 @@ def measure(lab: Lab) -> PaperResult:
     return PaperResult([Measured(claim, spans_of(results)[claim]) for claim in CLAIMS], changes)
 
 
-def spans_of(results: Results) -> dict[Claim, Span]:
-    """The measured span of each of CLAIMS."""
+def spans_of(results: Results) -> dict[Claim, Span | None]:
+    """The measured span of each of CLAIMS; None: unknown."""
     loads = at_loads()
 
-    def over_loads(metric: str, rival: str) -> Span:
+    def over_loads(metric: str, rival: str) -> Span | None:
         runs = [change for change in loads if (change, rival) in results]
         return Span.of([ratio(results, change, metric, rival) for change in runs])
 
     savings = [
-        1.0 - 1.0 / ratio(results, change, metric, rival)
+        saving(results, change, metric, rival)
         for change in loads
         for rival in (LTR, AUTELLIX, VLLM)
         for metric in ("tokens", "requests")

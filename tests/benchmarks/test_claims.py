@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from benchmarks import claims_bari, claims_chen, claims_huang, claims_wu, claims_zhang
 from benchmarks.claims import main
-from benchmarks.claims_lab import Cell, Documents, Lab, azure_arrivals
+from benchmarks.claims_lab import Cell, Documents, Lab, azure_arrivals, quotient
 from benchmarks.claims_runs import (
     NEVER_S,
     ArrivalTrace,
@@ -83,6 +84,53 @@ def test_a_claim_is_reached_where_the_spans_overlap() -> None:
     spans = {Span(1.0, 2.0): True, Span(4.0, 9.0): True, Span(1.0, 1.9): False, Span(5, 6): False}
     assert {span: Measured(claim, span).is_reached for span in spans} == spans
     assert Measured(claim, Span(1.0, 3.0)).to_claimed == 0.75
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "expected"),
+    [
+        (3.0, 2.0, 1.5),
+        (0.0, 2.0, 0.0),
+        (2.0, 0.0, math.inf),
+        (2.0, math.inf, 0.0),
+        (0.0, 0.0, None),
+        (math.inf, math.inf, None),
+        (None, 2.0, None),
+        (2.0, None, None),
+    ],
+)
+def test_a_ratio_of_two_nothings_is_unknown(
+    value: float | None, other: float | None, expected: float | None
+) -> None:
+    assert quotient(value, other) == expected
+
+
+def test_a_claim_of_which_a_part_is_unknown_is_neither_reached_nor_different() -> None:
+    row = Measured(CLAIMS[0], Span.of([1.0, None]))
+    assert (row.value, row.is_reached, row.to_claimed) == (None, None, None)
+    lines = table([PaperResult([row], [Change("Wu", "half", {"tokens": None})])]).splitlines()
+    assert lines[2].split()[-2:] == ["unknown", "-"]
+    assert lines[-1].split()[-1] == "-"
+    assert row.document()["measured"] is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "rival", "expected"), [(4.0, 1.0, 0.75), (0.0, 1.0, -math.inf), (0.0, 0.0, None)]
+)
+def test_a_system_that_keeps_nothing_saves_less_than_nothing(
+    ours: float, rival: float, expected: float | None
+) -> None:
+    results = {
+        ("a", claims_wu.OURS): [{"tokens": ours}],
+        ("a", claims_wu.LTR): [{"tokens": rival}],
+    }
+    assert claims_wu.saving(results, "a", "tokens", claims_wu.LTR) == expected
+
+
+def test_without_a_paying_user_there_is_no_tail_of_their_tokens() -> None:
+    documents = [{"p99_tbt_s": {"paying": 0.2}}, {"p99_tbt_s": {"free": 0.1}}]
+    assert claims_bari.tail_tbt_s(documents[:1]) == 0.2
+    assert claims_bari.tail_tbt_s(documents) is None
 
 
 def test_the_table_marks_what_differs_and_lists_the_changes() -> None:
@@ -191,7 +239,21 @@ def test_the_highest_rate_is_found_within_the_resolution(
         return all(each["share"] == 1.0 for each in documents)
 
     found = lab(FakeSession(limit_s)).highest_rate("x", cell, is_kept)
+    assert found is not None
     assert found <= limit_s <= 1.11 * found
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 1e9])
+def test_a_rate_beyond_all_that_are_tried_is_unknown(
+    limit_s: float, lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = Cell(CONFIG, Conditions(), PolicySpec("fcfs"), 2.0)
+
+    def is_kept(documents: Documents) -> bool:
+        return all(each["share"] == 1.0 for each in documents)
+
+    assert lab(FakeSession(limit_s)).highest_rate("x", cell, is_kept) is None
+    assert "x: unknown" in capsys.readouterr().err
 
 
 def test_equal_cells_are_run_once(lab: Callable[..., Lab]) -> None:
