@@ -22,7 +22,7 @@ from types import MappingProxyType
 from benchmarks import claims_bari, claims_chen, claims_huang, claims_wu, claims_zhang
 from benchmarks.claims_lab import Lab, azure_arrivals
 from benchmarks.claims_table import PaperResult, table
-from benchmarks.command import exit_code, parser_of, positive, print_result, say
+from benchmarks.command import check_once, exit_code, parser_of, positive, print_result, say
 from benchmarks.comparing import session
 
 PAPERS: Mapping[str, Callable[[Lab], PaperResult]] = MappingProxyType(
@@ -41,6 +41,7 @@ FIRST_SEED = 10
 
 def simulate(arguments: argparse.Namespace) -> None:
     """Measure and print."""
+    check_once("--paper", arguments.paper or ())
     azure = azure_arrivals(arguments.data)
     seeds = tuple(range(arguments.first_seed, arguments.first_seed + arguments.seeds))
     results = []
@@ -65,7 +66,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--paper", action="append", choices=PAPERS, help="default: all")
     parser.add_argument("--data", type=Path, help="folder with traces/: Azure's conversations")
     parser.add_argument("--seeds", type=positive, default=2, help="number of seeds")
-    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help=f"default: {FIRST_SEED}")
     parser.add_argument("--window-s", type=float, help="default: each setting's own")
     parser.add_argument("--warmup-s", type=float, help="default: each setting's own")
     cores = len(os.sched_getaffinity(0))

@@ -15,7 +15,10 @@ from benchmarks.comparing import Session
 from serving.policies.table import PolicySpec
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.promise_capacity import LoadSearch
+from serving.sim.compare.seeds import check_seeds
+from serving.sim.workloads.load_generator import Source
 
+CLUSTERED = "clustered arrivals (gamma)"
 AZURE_CONVERSATIONS = "traces/AzureLLMInferenceTrace_conv.csv"
 RESOLUTION = 1.1
 """A search for a rate ends when the lowest that is too high is at most so much above the highest
@@ -40,6 +43,8 @@ class Lab:
     Attributes:
         azure: the arrivals of Azure's conversations; None: they are not at hand.
         window_s, warmup_s: replace those of every setting, for tests; None: the setting's own.
+    Raises:
+        InvalidWorkload: a seed, the window or the warm-up is out of range.
     """
 
     session: Session
@@ -47,6 +52,15 @@ class Lab:
     azure: ArrivalTrace | None = None
     window_s: float | None = None
     warmup_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        self.config(ExperimentConfig(source=Source.generator("mixed")))
+
+    @property
+    def arrivals(self) -> str:
+        """The name of the arrivals that `at_azure_times` gives."""
+        return CLUSTERED if self.azure is None else "Azure arrivals"
 
     def config(self, config: ExperimentConfig) -> ExperimentConfig:
         """A setting's config with this lab's window."""
@@ -117,9 +131,13 @@ def quotient(value: float | None, other: float | None) -> float | None:
 
 
 def azure_arrivals(data: Path | None) -> ArrivalTrace | None:
-    """The trace below the data folder; None, with a message, if it is not there."""
-    if data is None or not (data / AZURE_CONVERSATIONS).is_file():
-        say(f"no {AZURE_CONVERSATIONS}: clustered arrivals (gamma) take its place")
+    """The trace below the data folder; None, with a message, if no folder is given.
+
+    Raises:
+        TraceMissing, BadTrace: the folder has no such trace, or it cannot be read.
+    """
+    if data is None:
+        say(f"without --data, clustered arrivals (gamma) replace {AZURE_CONVERSATIONS}")
         return None
     return ArrivalTrace.of(data / AZURE_CONVERSATIONS)
 

@@ -35,7 +35,7 @@ class Claim(NamedTuple):
 
     Attributes:
         metric: what the value is; "ours / LTR" is a ratio, "1 - rival / ours" a share.
-        setting: the conditions over which the span is taken.
+        setting: the conditions over which the span is taken; "{arrivals}": see `with_arrivals`.
         section: where the paper says so.
         cause: one sentence: why the measured value differs, or what it hangs on.
     """
@@ -46,6 +46,10 @@ class Claim(NamedTuple):
     section: str
     claimed: Span
     cause: str
+
+    def with_arrivals(self, name: str) -> Claim:
+        """The same with the name of the arrivals that are simulated."""
+        return self._replace(setting=self.setting.format(arrivals=name))
 
 
 class Measured(NamedTuple):

@@ -148,7 +148,11 @@ def measure(lab: Lab) -> PaperResult:
         Change(PAPER, change, {metric: ratio(results, change, metric) for metric in METRICS})
         for change in CHANGES
     ]
-    return PaperResult([Measured(claim, spans_of(results)[claim]) for claim in CLAIMS], changes)
+    claims = [
+        Measured(claim.with_arrivals(lab.arrivals), span)
+        for claim, span in spans_of(results).items()
+    ]
+    return PaperResult(claims, changes)
 
 
 def spans_of(results: Results) -> dict[Claim, Span | None]:
@@ -176,7 +180,7 @@ def spans_of(results: Results) -> dict[Claim, Span | None]:
     return dict(zip(CLAIMS, spans, strict=True))
 
 
-_SETTING = "Azure arrivals, 1:1:1, batch 128, loads 0.7 to 3.0"
+_SETTING = "{arrivals}, 1:1:1, batch 128, loads 0.7 to 3.0"
 CLAIMS = (
     Claim(
         PAPER,

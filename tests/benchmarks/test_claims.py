@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks import claims_bari, claims_chen, claims_huang, claims_wu, claims_zhang
-from benchmarks.claims import main
-from benchmarks.claims_lab import Cell, Documents, Lab, azure_arrivals, quotient
+from benchmarks.claims import PAPERS, main
+from benchmarks.claims_lab import CLUSTERED, Cell, Documents, Lab, azure_arrivals, quotient
 from benchmarks.claims_runs import (
     NEVER_S,
     ArrivalTrace,
@@ -30,6 +30,7 @@ from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.workloads.load_generator import Source, generate_load
 from serving.slo import SloKind
 from serving.step_cost import Composition
+from serving.workload_errors import TraceMissing
 
 CLAIMS: tuple[Claim, ...] = (
     *claims_wu.CLAIMS,
@@ -154,11 +155,43 @@ def test_arrivals_of_a_trace_have_the_mean_rate_and_the_generators_programs(
     assert load.decided_s >= max(each.arrival_s for each in load.programs)
 
 
-def test_without_the_trace_clustered_arrivals_take_its_place(
+def test_only_without_a_folder_clustered_arrivals_replace_the_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert azure_arrivals(tmp_path) is None
+    assert azure_arrivals(None) is None
     assert "gamma" in capsys.readouterr().err
+    with pytest.raises(TraceMissing, match="AzureLLMInferenceTrace_conv"):
+        azure_arrivals(tmp_path)
+
+
+def test_a_setting_names_the_arrivals_that_are_simulated(
+    lab: Callable[..., Lab], trace: ArrivalTrace
+) -> None:
+    claims = [each for each in CLAIMS if each != each.with_arrivals("")]
+    assert {each.paper for each in claims} == {"Wu", "Chen"}
+    for own, name in ((lab(), CLUSTERED), (replace(lab(), azure=trace), "Azure arrivals")):
+        assert all(each.with_arrivals(own.arrivals).setting.startswith(name) for each in claims)
+    [coder] = [each for each in CLAIMS if each.metric.startswith("coder")]
+    assert coder.setting.startswith(CLUSTERED)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--first-seed", "-1", "seeds=-1"),
+        ("--window-s", "nan", "window_s=nan"),
+        ("--warmup-s", "-1", "warmup_s=-1"),
+        ("--data", "/nowhere", "/nowhere/traces"),
+    ],
+)
+def test_bad_options_are_refused_for_every_paper(
+    paper: str, option: str, value: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--paper", paper, option, value]) == 2
+    messages = capsys.readouterr().err
+    assert reason in messages
+    assert "begins" not in messages
 
 
 def test_a_pause_that_the_schedule_allows_breaks_the_pace() -> None:
