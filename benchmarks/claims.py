@@ -5,8 +5,10 @@
 All in virtual time, with the production scheduler. Each paper's setting is rebuilt as far as the
 paper gives it; what it leaves open is assumed, and the assumptions are changed one at a time where
 that shows what a ratio hangs on. "differs" marks a measured span that does not overlap the claimed
-one. The ratio is the highest measured value / the highest claimed one. Seeds are 10 and up; the
-settings were chosen on seeds below 10. Without --data, clustered arrivals (gamma) replace Azure's.
+one, even if ratios of searched rates are off by the 10% at which a search ends. "unknown" is a span
+of which a part could not be measured. The ratio is the highest measured value / the highest claimed
+one. The causes are those of the runs in docs/results.md. Seeds are 10 and up; the settings were
+chosen on seeds below 10. Without --data, clustered arrivals (gamma) replace Azure's.
 """
 
 from __future__ import annotations

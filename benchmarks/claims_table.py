@@ -37,7 +37,10 @@ class Claim(NamedTuple):
         metric: what the value is; "ours / LTR" is a ratio, "1 - rival / ours" a share.
         setting: the conditions over which the span is taken; "{arrivals}": see `with_arrivals`.
         section: where the paper says so.
-        cause: one sentence: why the measured value differs, or what it hangs on.
+        cause: one sentence: why the measured value differs, or what it hangs on; of the runs in
+            docs/results.md.
+        resolution: the true value may be so many times the measured one, or a part of it; above 1
+            for ratios of rates that are searched.
     """
 
     paper: str
@@ -46,6 +49,7 @@ class Claim(NamedTuple):
     section: str
     claimed: Span
     cause: str
+    resolution: float = 1.0
 
     def with_arrivals(self, name: str) -> Claim:
         """The same with the name of the arrivals that are simulated."""
@@ -65,11 +69,14 @@ class Measured(NamedTuple):
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether the two spans overlap; None: unknown."""
+        """Whether the two spans overlap, within the resolution; None: unknown."""
         if self.value is None:
             return None
-        claimed = self.claim.claimed
-        return self.value.low <= claimed.high and claimed.low <= self.value.high
+        claimed, resolution = self.claim.claimed, self.claim.resolution
+        return (
+            self.value.low / resolution <= claimed.high
+            and claimed.low <= self.value.high * resolution
+        )
 
     def document(self) -> dict[str, Any]:
         """JSON-safe."""

@@ -6,14 +6,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from benchmarks import claims_bari, claims_chen, claims_huang, claims_wu, claims_zhang
 from benchmarks.claims import PAPERS, main
-from benchmarks.claims_lab import CLUSTERED, Cell, Documents, Lab, azure_arrivals, quotient
+from benchmarks.claims_lab import (
+    CLUSTERED,
+    RESOLUTION,
+    Cell,
+    Documents,
+    Lab,
+    azure_arrivals,
+    quotient,
+)
 from benchmarks.claims_runs import (
     NEVER_S,
     ArrivalTrace,
@@ -24,6 +32,7 @@ from benchmarks.claims_runs import (
     met_at_pace,
 )
 from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span, table
+from benchmarks.reproduce import ROOT
 from serving.goodput import CallOutcome, ProgramOutcome, met
 from serving.policies.table import PolicySpec
 from serving.sim.compare.experiment_config import ExperimentConfig
@@ -80,11 +89,64 @@ def test_every_claim_has_its_place_in_the_paper_and_one_sentence_of_cause(claim:
     assert ". " not in claim.cause
 
 
+class ReportedRow(NamedTuple):
+    """A row of the table in docs/results.md."""
+
+    claim: Claim
+    measured: Span
+    differs: bool
+    cause: str
+
+
+def reported_rows() -> list[ReportedRow]:
+    """The rows of the published claims, each with the claim of its papers module."""
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    section = text.partition("## Published claims")[2].partition("\n\n**")[0]
+    claims = {(each.paper, each.metric): each for each in CLAIMS}
+    rows = []
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        paper = cells[0].partition(" ")[0] if cells else ""
+        if len(cells) == 5 and (paper, cells[1]) in claims:
+            numbers = cells[3].removesuffix("(differs)").split(" to ")
+            measured = Span(float(numbers[0]), float(numbers[-1]))
+            differs = cells[3].endswith("(differs)")
+            rows.append(ReportedRow(claims[paper, cells[1]], measured, differs, cells[4]))
+    return rows
+
+
+def test_the_results_page_has_every_claim_once() -> None:
+    assert [row.claim for row in reported_rows()] == list(CLAIMS)
+
+
+@pytest.mark.parametrize(
+    "row", reported_rows(), ids=lambda row: f"{row.claim.paper}: {row.claim.metric}"
+)
+def test_a_cause_says_reproduced_only_if_the_reported_span_reaches_the_claim(
+    row: ReportedRow,
+) -> None:
+    is_reached = Measured(row.claim, row.measured).is_reached
+    if row.claim.cause.startswith("Reproduced"):
+        assert is_reached
+    if row.claim.cause.startswith("Not reproduced"):
+        assert not is_reached
+
+
 def test_a_claim_is_reached_where_the_spans_overlap() -> None:
     claim = CLAIMS[0]._replace(claimed=Span(2.0, 4.0))
     spans = {Span(1.0, 2.0): True, Span(4.0, 9.0): True, Span(1.0, 1.9): False, Span(5, 6): False}
     assert {span: Measured(claim, span).is_reached for span in spans} == spans
     assert Measured(claim, Span(1.0, 3.0)).to_claimed == 0.75
+
+
+def test_a_searched_rate_counts_with_the_resolution_of_its_search() -> None:
+    claim = CLAIMS[0]._replace(claimed=Span(2.0, 4.0), resolution=1.1)
+    spans = {Span(1.0, 1.9): True, Span(4.3, 9.0): True, Span(1.0, 1.8): False, Span(5, 6): False}
+    assert {span: Measured(claim, span).is_reached for span in spans} == spans
+    searched = {"capacity", "chatbot", "coder", "summarizer"}
+    for each in CLAIMS:
+        expected = RESOLUTION if each.metric.partition(",")[0] in searched else 1.0
+        assert each.resolution == expected
 
 
 @pytest.mark.parametrize(
