@@ -132,6 +132,14 @@ def test_a_cause_says_reproduced_only_if_the_reported_span_reaches_the_claim(
         assert not is_reached
 
 
+@pytest.mark.parametrize(
+    "row", reported_rows(), ids=lambda row: f"{row.claim.paper}: {row.claim.metric}"
+)
+def test_the_results_page_flags_and_explains_a_claim_like_the_benchmark(row: ReportedRow) -> None:
+    assert row.differs == (Measured(row.claim, row.measured).is_reached is False)
+    assert row.cause == row.claim.cause
+
+
 def test_a_claim_is_reached_where_the_spans_overlap() -> None:
     claim = CLAIMS[0]._replace(claimed=Span(2.0, 4.0))
     spans = {Span(1.0, 2.0): True, Span(4.0, 9.0): True, Span(1.0, 1.9): False, Span(5, 6): False}
