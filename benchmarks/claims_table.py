@@ -144,8 +144,9 @@ def _change_lines(changes: Sequence[Change]) -> list[str]:
     width = max(len(each.change) for each in changes)
     heads = list(changes[0].values)
     lines = ["", f"{changes[0].paper}: one assumption changed at a time (simulated)"]
-    lines.append(f"{'':{width}}" + "".join(f"{head:>{len(head) + 3}}" for head in heads))
+    columns = {head: max(len(head), 5) + 3 for head in heads}
+    lines.append(f"{'':{width}}" + "".join(f"{head:>{columns[head]}}" for head in heads))
     for each in changes:
-        cells = "".join(f"{format_ratio(each.values[head]):>{len(head) + 3}}" for head in heads)
+        cells = "".join(f"{format_ratio(each.values[head]):>{columns[head]}}" for head in heads)
         lines.append(f"{each.change:{width}}{cells}")
     return lines
