@@ -245,7 +245,7 @@ def measure(lab: Lab) -> PaperResult:
         changes.append(_change(lab, setting))
         if num_requests <= ALL_ORDERS:
             predictions = [prediction_of(setting, queue) for queue in queues_of(setting, lab.seeds)]
-            to_best += [annealed_score(each) / best_of_all(each) for each in predictions]
+            to_best += [quotient(annealed_score(each), best_of_all(each)) for each in predictions]
     drawn = tuple(changes)
     for num_requests, batch in ((10, 1), (40, 4)):
         exact = Setting(num_requests, batch, length_error=0.025)

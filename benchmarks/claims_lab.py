@@ -15,7 +15,10 @@ from benchmarks.comparing import Session
 from serving.policies.table import PolicySpec
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.promise_capacity import LoadSearch
+from serving.sim.compare.seeds import check_seeds
+from serving.sim.workloads.load_generator import Source
 
+CLUSTERED = "clustered arrivals (gamma)"
 AZURE_CONVERSATIONS = "traces/AzureLLMInferenceTrace_conv.csv"
 RESOLUTION = 1.1
 """A search for a rate ends when the lowest that is too high is at most so much above the highest
@@ -40,6 +43,8 @@ class Lab:
     Attributes:
         azure: the arrivals of Azure's conversations; None: they are not at hand.
         window_s, warmup_s: replace those of every setting, for tests; None: the setting's own.
+    Raises:
+        InvalidWorkload: a seed, the window or the warm-up is out of range.
     """
 
     session: Session
@@ -47,6 +52,15 @@ class Lab:
     azure: ArrivalTrace | None = None
     window_s: float | None = None
     warmup_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        self.config(ExperimentConfig(source=Source.generator("mixed")))
+
+    @property
+    def arrivals(self) -> str:
+        """The name of the arrivals that `at_azure_times` gives."""
+        return CLUSTERED if self.azure is None else "Azure arrivals"
 
     def config(self, config: ExperimentConfig) -> ExperimentConfig:
         """A setting's config with this lab's window."""
@@ -74,11 +88,15 @@ class Lab:
         firsts = [cells.index(cell) for cell in cells]
         return [[done[first, seed] for seed in self.seeds] for first in firsts]
 
-    def highest_rate(self, name: str, cell: Cell, is_kept: Callable[[Documents], bool]) -> float:
+    def highest_rate(
+        self, name: str, cell: Cell, is_kept: Callable[[Documents], bool]
+    ) -> float | None:
         """The highest rate, in programs a second, at which the runs of all seeds keep a promise.
 
         Args:
             cell: its rate is the first one tried.
+        Returns:
+            None: the promise is kept at no rate that was tried, or at all of them.
         """
         search = LoadSearch()
         while (load := search.next_load) is not None:
@@ -87,6 +105,10 @@ class Lab:
             tried = cell._replace(rate_per_s=load * cell.rate_per_s)
             [documents] = self.documents(name, [tried])
             search = search.after(load, is_kept=is_kept(documents))
+        if not search.kept_at or math.isinf(search.missed_at):
+            beyond = "above the highest" if search.kept_at else "below the lowest"
+            say(f"{name}: unknown, {beyond} rate that was tried (simulated)")
+            return None
         say(f"{name}: {search.kept_at * cell.rate_per_s:.2f} programs a second (simulated)")
         return search.kept_at * cell.rate_per_s
 
@@ -96,17 +118,26 @@ def mean(documents: Documents, name: str) -> float:
     return fmean(each[name] for each in documents)
 
 
-def quotient(value: float, other: float) -> float:
-    """value / other; 1 if both are 0, infinite if only the other is."""
-    if other:
-        return value / other
-    return math.inf if value else 1.0
+def quotient(value: float | None, other: float | None) -> float | None:
+    """value / other; infinite if only the other is 0.
+
+    None: one of them is unknown, or both are 0 or infinite.
+    """
+    if value is None or other is None:
+        return None
+    if value == other and (not value or math.isinf(value)):
+        return None
+    return value / other if other else math.inf
 
 
 def azure_arrivals(data: Path | None) -> ArrivalTrace | None:
-    """The trace below the data folder; None, with a message, if it is not there."""
-    if data is None or not (data / AZURE_CONVERSATIONS).is_file():
-        say(f"no {AZURE_CONVERSATIONS}: clustered arrivals (gamma) take its place")
+    """The trace below the data folder; None, with a message, if no folder is given.
+
+    Raises:
+        TraceMissing, BadTrace: the folder has no such trace, or it cannot be read.
+    """
+    if data is None:
+        say(f"without --data, clustered arrivals (gamma) replace {AZURE_CONVERSATIONS}")
         return None
     return ArrivalTrace.of(data / AZURE_CONVERSATIONS)
 

@@ -199,9 +199,9 @@ def measured_of(programs: Sequence[ProgramOutcome], load: GeneratedLoad) -> dict
 
     Returns:
         goodputs and throughput, a second; "calls", the calls of programs that met their SLO, a
-        second; shares of programs that met their SLO, by this project's
-        definition and by a TPOT over each TPOT_TOKENS tokens; the median TTFT of streams, a
-        stream without a first token counting as infinitely late; P99 TBT by user.
+        second; shares of programs that met their SLO, by this project's definition and by a TPOT
+        over each TPOT_TOKENS tokens; `median_ttft_s`; P99 TBT by user, None if no call of the user
+        has two tokens.
     """
     report = summarise(programs, window_s=load.window_s, observed_until_s=load.decided_s)
     from_s, to_s = load.window_s
@@ -245,7 +245,10 @@ def _is_paced(program: ProgramOutcome, times_s: Sequence[float], submitted_s: fl
 
 
 def median_ttft_s(programs: Sequence[ProgramOutcome]) -> float | None:
-    """The median TTFT of the calls; None if half of them have no first token, or there is none."""
+    """The median TTFT of all calls; one without a first token counts as infinitely late.
+
+    None: it is infinite, or there is no call.
+    """
     calls = [call for program in programs for call in program.each_call()]
     seconds = sorted(
         each.token_times_s[0] - each.submitted_s for each in calls if each.token_times_s

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks.comparing import format_ratio
+
 WIDTH = 100
 
 
@@ -17,9 +19,10 @@ class Span(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Span:
-        """The span of at least one value."""
-        return cls(min(values), max(values))
+    def of(cls, values: Sequence[float | None]) -> Span | None:
+        """The span of at least one value; None if one of them is unknown."""
+        known = [each for each in values if each is not None]
+        return cls(min(known), max(known)) if len(known) == len(values) else None
 
     def __str__(self) -> str:
         if f"{self.low:.2f}" == f"{self.high:.2f}":
@@ -32,9 +35,12 @@ class Claim(NamedTuple):
 
     Attributes:
         metric: what the value is; "ours / LTR" is a ratio, "1 - rival / ours" a share.
-        setting: the conditions over which the span is taken.
+        setting: the conditions over which the span is taken; "{arrivals}": see `with_arrivals`.
         section: where the paper says so.
-        cause: one sentence: why the measured value differs, or what it hangs on.
+        cause: one sentence: why the measured value differs, or what it hangs on; of the runs in
+            docs/results.md.
+        resolution: the true value may be so many times the measured one, or a part of it; above 1
+            for ratios of rates that are searched.
     """
 
     paper: str
@@ -43,42 +49,55 @@ class Claim(NamedTuple):
     section: str
     claimed: Span
     cause: str
+    resolution: float = 1.0
+
+    def with_arrivals(self, name: str) -> Claim:
+        """The same with the name of the arrivals that are simulated."""
+        return self._replace(setting=self.setting.format(arrivals=name))
 
 
 class Measured(NamedTuple):
-    """A claim and its simulated value."""
+    """A claim and its simulated value; None: unknown, since a part of it is."""
 
     claim: Claim
-    value: Span
+    value: Span | None
 
     @property
-    def to_claimed(self) -> float:
+    def to_claimed(self) -> float | None:
         """The highest measured value / the highest claimed one."""
-        return self.value.high / self.claim.claimed.high
+        return None if self.value is None else self.value.high / self.claim.claimed.high
 
     @property
-    def is_reached(self) -> bool:
-        """Whether the two spans overlap."""
-        return self.value.low <= self.claim.claimed.high and self.claim.claimed.low <= (
-            self.value.high
+    def is_reached(self) -> bool | None:
+        """Whether the two spans overlap, within the resolution; None: unknown."""
+        if self.value is None:
+            return None
+        claimed, resolution = self.claim.claimed, self.claim.resolution
+        return (
+            self.value.low / resolution <= claimed.high
+            and claimed.low <= self.value.high * resolution
         )
 
     def document(self) -> dict[str, Any]:
         """JSON-safe."""
         return self.claim._asdict() | {
             "claimed": list(self.claim.claimed),
-            "measured": [json_safe(each) for each in self.value],
+            "measured": None if self.value is None else [json_safe(each) for each in self.value],
             "to_claimed": json_safe(self.to_claimed),
             "is_reached": self.is_reached,
         }
 
 
 class Change(NamedTuple):
-    """The values of one setting in which one assumption is changed; the first row changes none."""
+    """The values of one setting in which one assumption is changed; the first row changes none.
+
+    Attributes:
+        values: None: unknown.
+    """
 
     paper: str
     change: str
-    values: Mapping[str, float]
+    values: Mapping[str, float | None]
 
     def document(self) -> dict[str, Any]:
         """JSON-safe."""
@@ -93,9 +112,9 @@ class PaperResult(NamedTuple):
     changes: Sequence[Change] = ()
 
 
-def json_safe(value: float) -> float | str:
-    """The value, or "inf", for which JSON has no number."""
-    return "inf" if math.isinf(value) else value
+def json_safe(value: float | None) -> float | str | None:
+    """The value, or "inf" or "-inf", for which JSON has no number."""
+    return str(value) if value is not None and math.isinf(value) else value
 
 
 def table(results: Sequence[PaperResult]) -> str:
@@ -107,10 +126,10 @@ def table(results: Sequence[PaperResult]) -> str:
         f"{'paper':<11}{'metric':<{width}}  {'claimed':>14}{'measured':>16}{'ratio':>7}",
     ]
     for row in rows:
-        claim = row.claim
+        claim, value = row.claim, "unknown" if row.value is None else str(row.value)
         lines.append(
-            f"{claim.paper:<11}{claim.metric:<{width}}  {claim.claimed!s:>14}{row.value!s:>16}"
-            f"{row.to_claimed:7.2f}{'' if row.is_reached else '  differs'}"
+            f"{claim.paper:<11}{claim.metric:<{width}}  {claim.claimed!s:>14}{value:>16}"
+            f"{format_ratio(row.to_claimed):>7}{'  differs' if row.is_reached is False else ''}"
         )
         notes = f"{claim.section}; {claim.setting}. {claim.cause}"
         lines += textwrap.wrap(notes, WIDTH, initial_indent=" " * 11, subsequent_indent=" " * 11)
@@ -125,8 +144,9 @@ def _change_lines(changes: Sequence[Change]) -> list[str]:
     width = max(len(each.change) for each in changes)
     heads = list(changes[0].values)
     lines = ["", f"{changes[0].paper}: one assumption changed at a time (simulated)"]
-    lines.append(f"{'':{width}}" + "".join(f"{head:>{len(head) + 3}}" for head in heads))
+    columns = {head: max(len(head), 5) + 3 for head in heads}
+    lines.append(f"{'':{width}}" + "".join(f"{head:>{columns[head]}}" for head in heads))
     for each in changes:
-        cells = "".join(f"{each.values[head]:{len(head) + 3}.2f}" for head in heads)
+        cells = "".join(f"{format_ratio(each.values[head]):>{columns[head]}}" for head in heads)
         lines.append(f"{each.change:{width}}{cells}")
     return lines

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks.data_files import BadData
-from cli.errors import CommandError
+from cli.errors import BadInput, CommandError
 from serving.errors import ServingError
 
 
@@ -25,6 +25,13 @@ def positive(text: str) -> int:
     if count < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return count
+
+
+def check_once(option: str, given: Sequence[str]) -> None:
+    """Raise BadInput if a value of an option is given twice."""
+    twice = [each for index, each in enumerate(given) if each in given[:index]]
+    if twice:
+        raise BadInput(f"{option} {twice[0]!r}: give it only once")
 
 
 def say(message: str) -> None:

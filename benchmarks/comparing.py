@@ -38,8 +38,12 @@ def options(documentation: str | None, *, loads: str, seeds: int = 3) -> argpars
     parser = parser_of(documentation)
     parser.add_argument("--loads", default=loads, help="multiples of the rate that fcfs drains")
     parser.add_argument("--seeds", type=positive, default=seeds, help="number of seeds")
-    parser.add_argument("--window-s", type=float, default=DEFAULT_WINDOW_S)
-    parser.add_argument("--warmup-s", type=float, default=DEFAULT_WARMUP_S)
+    parser.add_argument(
+        "--window-s", type=float, default=DEFAULT_WINDOW_S, help="programs that arrive in it count"
+    )
+    parser.add_argument(
+        "--warmup-s", type=float, default=DEFAULT_WARMUP_S, help="before the window"
+    )
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--jobs", type=positive, default=cores, help="processes at once")
     return parser

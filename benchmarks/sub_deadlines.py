@@ -16,16 +16,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from blake3 import blake3
-
-from benchmarks.command import exit_code, print_result
+from benchmarks.command import check_once, exit_code, print_result
 from benchmarks.comparing import (
     Session,
     config_of,
@@ -36,147 +32,37 @@ from benchmarks.comparing import (
     ratio,
     session,
 )
+from benchmarks.sub_deadline_runs import (
+    BIASES,
+    EVEN,
+    NONE,
+    SHARES,
+    SUB_DEADLINES,
+    DividedExperiment,
+)
+from cli.errors import BadInput
 from cli.work.bench_request import policy_of
 from serving.policies.table import PolicySpec
-from serving.sim.compare.compare import label_of
-from serving.sim.compare.experiment_config import ExperimentConfig
-from serving.sim.compare.experiments import virtual_engine
-from serving.sim.drive.driver import VirtualTime, replay
-from serving.sim.metrics.metrics import summarise
-from serving.sim.programs.call_slos import MIN_REMAINING_S, Predictions
-from serving.sim.programs.predictions import ORACLE_FUTURES, FutureErrors, LengthErrors
-from serving.sim.programs.programs import Program, Stage, StageCall
+from serving.sim.compare.compare import Plan, label_of
 from serving.sim.workloads.workloads import WORKLOADS
-from serving.slo import Slo, SloKind
+from serving.slo import SloKind
 
 FIRST_SEED = 10
 TOOL_FACTOR = 10.0
 LONG_TOOLS = ", long tools"
-NONE, EVEN, SHARES = "none", "even", "shares"
-SUB_DEADLINES = (NONE, EVEN, SHARES)
-BIASES: Mapping[str, float | None] = {"noisy": 1.0, "halved": 0.5, "doubled": 2.0, "missing": None}
-"""What is predicted of a program's future -> factor on it; None: nothing."""
+POLICIES = ("edf", "lsdf", "calm")
+READS_FUTURES = ("slos_serve", "calm")
+"""The policies that read what is predicted of a program's later stages; a user's own may too."""
+
+ANY = "any"
+"""The future of a policy that reads none; what it is run with is "noisy"."""
 
 COMPOUND_WORKLOADS = (
     *("mixed", "agentic", "tools", "chat", "long_answers", "heavy_tails", "half_promised"),
     f"agentic{LONG_TOOLS}",
 )
-_CODE = blake3(Path(__file__).read_bytes()).hexdigest(16)
-
-
-@dataclass(frozen=True, slots=True)
-class DividedPredictions:
-    """Predictions with another division of each program's deadline: a Predictor."""
-
-    predictions: Predictions
-    sub_deadlines: str
-
-    @property
-    def max_tokens(self) -> int:
-        """The limit of every call."""
-        return self.predictions.max_tokens
-
-    def slo_of(self, program: Program, call: StageCall, now_s: float) -> Slo:
-        """The SLO of one call."""
-        slo = self.predictions.slo_of(program, call, now_s)
-        if program.kind is not SloKind.COMPOUND or slo.final_s is None:
-            return slo
-        share = self._share(program, call.stage)
-        return replace(slo, deadline_s=max(slo.final_s * share, MIN_REMAINING_S))
-
-    def call_ended(
-        self, program: Program, call: StageCall, *, began_s: float, now_s: float
-    ) -> None:
-        """Nothing is learned."""
-
-    def _share(self, program: Program, stage: int) -> float:
-        """The share of the time left that a stage gets."""
-        if self.sub_deadlines == NONE:
-            return 1.0
-        if self.sub_deadlines == EVEN:
-            return 1.0 / (len(program.stages) - stage)
-        token_s, prefill_token_s = self.predictions.token_s, self.predictions.prefill_token_s
-        own_s = max(
-            call.prompt_tokens * prefill_token_s + call.output_tokens * token_s
-            for call in program.stages[stage].calls
-        )
-        later = ORACLE_FUTURES.future(
-            program, stage, token_s=token_s, prefill_token_s=prefill_token_s
-        )
-        return own_s / (own_s + later.critical_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DividedExperiment:
-    """One policy on one seed's programs, with one kind of sub-deadlines and of futures.
-
-    Attributes:
-        future: one of BIASES.
-        tool_factor: on the seconds of every tool; deadlines are longer by the seconds added.
-    """
-
-    config: ExperimentConfig
-    policy: PolicySpec
-    load: float
-    rate_per_s: float
-    seed: int
-    sub_deadlines: str
-    future: str
-    tool_factor: float
-    kind: str = field(default="divided", init=False)
-
-    @property
-    def weight(self) -> float:
-        """The machine's time that its programs take."""
-        return self.config.machine_seconds_at(self.load)
-
-    def key(self) -> dict[str, Any]:
-        """Everything that its result depends on, except the package's code; JSON-safe."""
-        return self.config.predictions_key() | {
-            "policy": self.policy.to_json(),
-            "rate_per_s": self.rate_per_s,
-            "seed": self.seed,
-            "sub_deadlines": self.sub_deadlines,
-            "future": self.future,
-            "tool_factor": self.tool_factor,
-            "benchmark": _CODE,
-        }
-
-    def run(self) -> dict[str, Any]:
-        """Token and request goodput, per second of the window."""
-        load = self.config.generate_load(rate_per_s=self.rate_per_s, seed=self.seed)
-        programs = [with_tools(program, self.tool_factor) for program in load.programs]
-        added_s = max(
-            (new.deadline_s or 0.0) - (old.deadline_s or 0.0)
-            for new, old in zip(programs, load.programs, strict=True)
-        )
-        decided_s = load.decided_s + added_s
-        bias = BIASES[self.future]
-        predictions = replace(
-            self.config.no_predictions,
-            lengths=LengthErrors(seed=self.seed),
-            futures=None if bias is None else FutureErrors(bias=bias, seed=self.seed),
-        )
-        clock = VirtualTime()
-        replayed = replay(
-            programs,
-            virtual_engine(self.config, self.policy, programs, clock),
-            clock,
-            self.config.step_time(clock, seed=self.seed),
-            predictor=DividedPredictions(predictions, self.sub_deadlines),
-            until_s=decided_s,
-        )
-        report = summarise(replayed.programs, window_s=load.window_s, observed_until_s=decided_s)
-        return dict(report.goodputs)
-
-
-def with_tools(program: Program, factor: float) -> Program:
-    """A program with tools that take longer, and a deadline that is later by as many seconds."""
-    if factor == 1.0 or program.deadline_s is None:
-        return program
-    stages = tuple(Stage(stage.calls, stage.tool_s * factor) for stage in program.stages)
-    added_s = program.tool_s * (factor - 1.0)
-    return replace(program, stages=stages, deadline_s=program.deadline_s + added_s)
+METRICS = ("tokens", "requests")
+MEAN = "geometric mean"
 
 
 class Cell(NamedTuple):
@@ -193,49 +79,84 @@ Goodputs = Mapping[Cell, tuple[float, float]]
 """Tokens and requests a second, averaged over the seeds."""
 
 
-def measured(arguments: argparse.Namespace, running: Session) -> Goodputs:
-    """The goodput of every cell."""
-    cells: list[Cell] = []
-    tasks: list[DividedExperiment] = []
-    for workload in arguments.workload or COMPOUND_WORKLOADS:
-        config = config_of(arguments, workload.removesuffix(LONG_TOOLS))
-        capacity = running.capacity(config)
-        for policy, future in _policies_and_futures(arguments.policy, arguments.future):
-            for load, sub_deadlines in product(loads(arguments), SUB_DEADLINES):
-                cells.append(Cell(label_of(policy), future, workload, load, sub_deadlines))
-                tasks += [
-                    DividedExperiment(
-                        config=config,
-                        policy=policy,
-                        load=load,
-                        rate_per_s=load * capacity,
-                        seed=arguments.first_seed + seed,
-                        sub_deadlines=sub_deadlines,
-                        future=future,
-                        tool_factor=TOOL_FACTOR if workload.endswith(LONG_TOOLS) else 1.0,
-                    )
-                    for seed in range(arguments.seeds)
-                ]
-    results = running.run("sub-deadlines", tasks)
+def plans(arguments: argparse.Namespace) -> dict[str, Plan]:
+    """Workload -> its checked plan.
+
+    Raises:
+        BadInput, InvalidWorkload, InvalidEngineConfig: an option is unknown, out of range, or
+            given twice.
+    """
+    workloads = arguments.workload or COMPOUND_WORKLOADS
+    check_once("--workload", workloads)
+    check_once("--future", arguments.future or ())
+    for workload in workloads:
+        _check_workload(workload)
+    return {
+        workload: Plan(
+            config=config_of(arguments, workload.removesuffix(LONG_TOOLS)),
+            policies=tuple(map(policy_of, arguments.policy or POLICIES)),
+            loads=loads(arguments),
+            seeds=tuple(range(arguments.first_seed, arguments.first_seed + arguments.seeds)),
+            with_bound=False,
+        )
+        for workload in workloads
+    }
+
+
+def _check_workload(written: str) -> None:
+    name = written.removesuffix(LONG_TOOLS)
+    compound = [
+        each
+        for each, workload in WORKLOADS.items()
+        if any(task.kind is SloKind.COMPOUND for task in workload.tasks)
+    ]
+    if name not in compound:
+        reason = "has no compound programs, so nothing is divided" if name in WORKLOADS else ""
+        known = f"known are {', '.join(compound)}, each also as 'NAME{LONG_TOOLS}'"
+        raise BadInput(f"--workload {written!r}: {reason or 'unknown'}; {known}")
+
+
+def measured(
+    planned: Mapping[str, Plan], futures: Sequence[str], running: Session
+) -> dict[Cell, tuple[float, float]]:
+    """The goodput of every cell: tokens and requests a second, averaged over the seeds."""
+    tasks: dict[Cell, list[DividedExperiment]] = {}
+    for workload, plan in planned.items():
+        capacity = running.capacity(plan.config)
+        for (policy, future), load, kind in product(
+            _policies_and_futures(plan.policies, futures), plan.loads, SUB_DEADLINES
+        ):
+            tasks[Cell(label_of(policy), future, workload, load, kind)] = [
+                DividedExperiment(
+                    config=plan.config,
+                    policy=policy,
+                    load=load,
+                    rate_per_s=load * capacity,
+                    seed=seed,
+                    sub_deadlines=kind,
+                    future="noisy" if future == ANY else future,
+                    tool_factor=TOOL_FACTOR if workload.endswith(LONG_TOOLS) else 1.0,
+                )
+                for seed in plan.seeds
+            ]
+    results = iter(running.run("sub-deadlines", [task for own in tasks.values() for task in own]))
     goodputs = {}
-    for index, cell in enumerate(cells):
-        own = results[index * arguments.seeds : (index + 1) * arguments.seeds]
-        tokens, requests = (fmean(each[name] for each in own) for name in ("tokens", "requests"))
+    for cell, own in tasks.items():
+        documents = [next(results) for _ in own]
+        tokens, requests = (fmean(each[name] for each in documents) for name in METRICS)
         goodputs[cell] = tokens, requests
     return goodputs
 
 
 def _policies_and_futures(
-    written: Sequence[str], futures: Sequence[str] | None
+    policies: Sequence[PolicySpec], futures: Sequence[str]
 ) -> list[tuple[PolicySpec, str]]:
-    """Each policy with each kind of future; with the first one only if it reads no futures."""
-    pairs = []
-    for policy in map(policy_of, written):
-        reads_futures = policy.name == "calm" or policy.is_own
-        pairs += [
-            (policy, future) for future in (futures or BIASES if reads_futures else ["noisy"])
-        ]
-    return pairs
+    """Each policy with each kind of future; only with ANY if it reads none."""
+    return [
+        (policy, future)
+        for policy in policies
+        for future in (futures if policy.name in READS_FUTURES or policy.is_own else [ANY])
+    ]
 
 
 class Row(NamedTuple):
@@ -246,7 +167,7 @@ class Row(NamedTuple):
     to_none: tuple[float | None, float | None]
 
 
-def rows_of(goodputs: Goodputs) -> list[Row]:
+def rows_of(goodputs: Mapping[Cell, tuple[float, float]]) -> list[Row]:
     """The cells in proportion to those without sub-deadlines."""
     rows = []
     for cell, goodput in goodputs.items():
@@ -258,30 +179,35 @@ def rows_of(goodputs: Goodputs) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """One line for each policy, future, load and workload; the geometric means below."""
-    lines = [
-        "simulated goodput with sub-deadlines / without: tokens, requests",
-        f"{'policy':14}{'future':9}{'load':>5}  {'workload':22}{'tokens/s':>9}{'req/s':>8}"
-        f"{'even':>13}{'shares':>13}",
-    ]
     by_cell = {row.cell: row for row in rows}
     groups: dict[tuple[str, str, float], list[Cell]] = {}
     for cell in by_cell:
         if cell.sub_deadlines == NONE:
             groups.setdefault((cell.policy, cell.future, cell.load), []).append(cell)
+    policy_width = max(len(cell.policy) for cell in by_cell) + 2
+    width = max(len(name) for name in [MEAN, *(cell.workload for cell in by_cell)])
+    lines = [
+        "simulated goodput with sub-deadlines / without: tokens, requests",
+        f"{'policy':{policy_width}}{'future':9}{'load':>5}  {'workload':{width}}"
+        f"{'tokens/s':>10}{'req/s':>8}{'even':>13}{'shares':>13}",
+    ]
     for (policy, future, load), cells in groups.items():
+        head = f"{policy:{policy_width}}{future:9}{load:5g}  "
         for cell in cells:
             tokens, requests = by_cell[cell].goodput
             ratios = (by_cell[cell._replace(sub_deadlines=kind)].to_none for kind in (EVEN, SHARES))
             shown = "".join(f"{'/'.join(map(format_ratio, pair)):>13}" for pair in ratios)
-            lines.append(
-                f"{policy:14}{future:9}{load:5g}  {cell.workload:22}{tokens:9,.0f}{requests:8.2f}"
-                + shown
-            )
+            lines.append(f"{head}{cell.workload:{width}}{tokens:10,.0f}{requests:8.2f}{shown}")
         means = "".join(
             f"{'/'.join(map(format_ratio, _means(by_cell, cells, kind))):>13}"
             for kind in (EVEN, SHARES)
         )
-        lines.append(f"{policy:14}{future:9}{load:5g}  {'geometric mean':39}{means}")
+        lines.append(f"{head}{MEAN:{width}}{'':18}{means}")
+    blind = dict.fromkeys(cell.policy for cell in by_cell if cell.future == ANY)
+    if blind:
+        lines.append(
+            f"{ANY}: no futures are read by {', '.join(blind)}, so --future changes nothing"
+        )
     return "\n".join(lines)
 
 
@@ -299,9 +225,10 @@ def _means(
 
 
 def simulate(arguments: argparse.Namespace) -> None:
-    """Simulate and print."""
+    """Check all options, simulate and print."""
+    planned = plans(arguments)
     with session(arguments.jobs) as running:
-        rows = rows_of(measured(arguments, running))
+        rows = rows_of(measured(planned, arguments.future or list(BIASES), running))
     result = document(
         arguments,
         rows=[
@@ -315,11 +242,27 @@ def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print; returns the exit code."""
     parser = options(__doc__, loads="1.0,2.0", seeds=2)
     parser.set_defaults(window_s=120.0)
-    known = [*WORKLOADS, *(f"{name}{LONG_TOOLS}" for name in WORKLOADS)]
-    parser.add_argument("--workload", action="append", choices=known, metavar="NAME")
-    parser.add_argument("--policy", nargs="+", default=["edf", "lsdf", "calm"], metavar="NAME")
-    parser.add_argument("--future", nargs="+", choices=BIASES, help="default: all")
-    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument(
+        "--workload",
+        action="append",
+        metavar="NAME",
+        help=f"one with compound programs, or 'NAME{LONG_TOOLS}'; default: eight of them",
+    )
+    parser.add_argument(
+        "--policy",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"NAME or NAME:KEY=VALUE,...; default: {' '.join(POLICIES)}",
+    )
+    parser.add_argument(
+        "--future",
+        nargs="+",
+        action="extend",
+        choices=BIASES,
+        help=f"for {', '.join(READS_FUTURES)} and your own policies, which read it; default: all",
+    )
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help=f"default: {FIRST_SEED}")
     return exit_code(partial(simulate, parser.parse_args(given)))
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from benchmarks import claims_bari, claims_chen, claims_huang, claims_wu, claims_zhang
-from benchmarks.claims import main
-from benchmarks.claims_lab import Cell, Documents, Lab, azure_arrivals
+from benchmarks.claims import PAPERS, main
+from benchmarks.claims_lab import (
+    CLUSTERED,
+    RESOLUTION,
+    Cell,
+    Documents,
+    Lab,
+    azure_arrivals,
+    quotient,
+)
 from benchmarks.claims_runs import (
     NEVER_S,
     ArrivalTrace,
@@ -23,12 +32,14 @@ from benchmarks.claims_runs import (
     met_at_pace,
 )
 from benchmarks.claims_table import Change, Claim, Measured, PaperResult, Span, table
+from benchmarks.reproduce import ROOT
 from serving.goodput import CallOutcome, ProgramOutcome, met
 from serving.policies.table import PolicySpec
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.workloads.load_generator import Source, generate_load
 from serving.slo import SloKind
 from serving.step_cost import Composition
+from serving.workload_errors import TraceMissing
 
 CLAIMS: tuple[Claim, ...] = (
     *claims_wu.CLAIMS,
@@ -78,11 +89,119 @@ def test_every_claim_has_its_place_in_the_paper_and_one_sentence_of_cause(claim:
     assert ". " not in claim.cause
 
 
+class ReportedRow(NamedTuple):
+    """A row of the table in docs/results.md."""
+
+    claim: Claim
+    measured: Span
+    differs: bool
+    cause: str
+
+
+def reported_rows() -> list[ReportedRow]:
+    """The rows of the published claims, each with the claim of its papers module."""
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    section = text.partition("## Published claims")[2].partition("\n\n**")[0]
+    claims = {(each.paper, each.metric): each for each in CLAIMS}
+    rows = []
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        paper = cells[0].partition(" ")[0] if cells else ""
+        if len(cells) == 5 and (paper, cells[1]) in claims:
+            numbers = cells[3].removesuffix("(differs)").split(" to ")
+            measured = Span(float(numbers[0]), float(numbers[-1]))
+            differs = cells[3].endswith("(differs)")
+            rows.append(ReportedRow(claims[paper, cells[1]], measured, differs, cells[4]))
+    return rows
+
+
+def test_the_results_page_has_every_claim_once() -> None:
+    assert [row.claim for row in reported_rows()] == list(CLAIMS)
+
+
+@pytest.mark.parametrize(
+    "row", reported_rows(), ids=lambda row: f"{row.claim.paper}: {row.claim.metric}"
+)
+def test_a_cause_says_reproduced_only_if_the_reported_span_reaches_the_claim(
+    row: ReportedRow,
+) -> None:
+    is_reached = Measured(row.claim, row.measured).is_reached
+    if row.claim.cause.startswith("Reproduced"):
+        assert is_reached
+    if row.claim.cause.startswith("Not reproduced"):
+        assert not is_reached
+
+
+@pytest.mark.parametrize(
+    "row", reported_rows(), ids=lambda row: f"{row.claim.paper}: {row.claim.metric}"
+)
+def test_the_results_page_flags_and_explains_a_claim_like_the_benchmark(row: ReportedRow) -> None:
+    assert row.differs == (Measured(row.claim, row.measured).is_reached is False)
+    assert row.cause == row.claim.cause
+
+
 def test_a_claim_is_reached_where_the_spans_overlap() -> None:
     claim = CLAIMS[0]._replace(claimed=Span(2.0, 4.0))
     spans = {Span(1.0, 2.0): True, Span(4.0, 9.0): True, Span(1.0, 1.9): False, Span(5, 6): False}
     assert {span: Measured(claim, span).is_reached for span in spans} == spans
     assert Measured(claim, Span(1.0, 3.0)).to_claimed == 0.75
+
+
+def test_a_searched_rate_counts_with_the_resolution_of_its_search() -> None:
+    claim = CLAIMS[0]._replace(claimed=Span(2.0, 4.0), resolution=1.1)
+    spans = {Span(1.0, 1.9): True, Span(4.3, 9.0): True, Span(1.0, 1.8): False, Span(5, 6): False}
+    assert {span: Measured(claim, span).is_reached for span in spans} == spans
+    searched = {"capacity", "chatbot", "coder", "summarizer"}
+    for each in CLAIMS:
+        expected = RESOLUTION if each.metric.partition(",")[0] in searched else 1.0
+        assert each.resolution == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "expected"),
+    [
+        (3.0, 2.0, 1.5),
+        (0.0, 2.0, 0.0),
+        (2.0, 0.0, math.inf),
+        (2.0, math.inf, 0.0),
+        (0.0, 0.0, None),
+        (math.inf, math.inf, None),
+        (None, 2.0, None),
+        (2.0, None, None),
+    ],
+)
+def test_a_ratio_of_two_nothings_is_unknown(
+    value: float | None, other: float | None, expected: float | None
+) -> None:
+    assert quotient(value, other) == expected
+
+
+def test_a_claim_of_which_a_part_is_unknown_is_neither_reached_nor_different() -> None:
+    row = Measured(CLAIMS[0], Span.of([1.0, None]))
+    assert (row.value, row.is_reached, row.to_claimed) == (None, None, None)
+    lines = table([PaperResult([row], [Change("Wu", "half", {"tokens": None})])]).splitlines()
+    assert lines[2].split()[-2:] == ["unknown", "-"]
+    assert lines[-1].split()[-1] == "-"
+    assert row.document()["measured"] is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "rival", "expected"), [(4.0, 1.0, 0.75), (0.0, 1.0, -math.inf), (0.0, 0.0, None)]
+)
+def test_a_system_that_keeps_nothing_saves_less_than_nothing(
+    ours: float, rival: float, expected: float | None
+) -> None:
+    results = {
+        ("a", claims_wu.OURS): [{"tokens": ours}],
+        ("a", claims_wu.LTR): [{"tokens": rival}],
+    }
+    assert claims_wu.saving(results, "a", "tokens", claims_wu.LTR) == expected
+
+
+def test_without_a_paying_user_there_is_no_tail_of_their_tokens() -> None:
+    documents = [{"p99_tbt_s": {"paying": 0.2}}, {"p99_tbt_s": {"free": 0.1}}]
+    assert claims_bari.tail_tbt_s(documents[:1]) == 0.2
+    assert claims_bari.tail_tbt_s(documents) is None
 
 
 def test_the_table_marks_what_differs_and_lists_the_changes() -> None:
@@ -106,11 +225,43 @@ def test_arrivals_of_a_trace_have_the_mean_rate_and_the_generators_programs(
     assert load.decided_s >= max(each.arrival_s for each in load.programs)
 
 
-def test_without_the_trace_clustered_arrivals_take_its_place(
+def test_only_without_a_folder_clustered_arrivals_replace_the_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert azure_arrivals(tmp_path) is None
+    assert azure_arrivals(None) is None
     assert "gamma" in capsys.readouterr().err
+    with pytest.raises(TraceMissing, match="AzureLLMInferenceTrace_conv"):
+        azure_arrivals(tmp_path)
+
+
+def test_a_setting_names_the_arrivals_that_are_simulated(
+    lab: Callable[..., Lab], trace: ArrivalTrace
+) -> None:
+    claims = [each for each in CLAIMS if each != each.with_arrivals("")]
+    assert {each.paper for each in claims} == {"Wu", "Chen"}
+    for own, name in ((lab(), CLUSTERED), (replace(lab(), azure=trace), "Azure arrivals")):
+        assert all(each.with_arrivals(own.arrivals).setting.startswith(name) for each in claims)
+    [coder] = [each for each in CLAIMS if each.metric.startswith("coder")]
+    assert coder.setting.startswith(CLUSTERED)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--first-seed", "-1", "seeds=-1"),
+        ("--window-s", "nan", "window_s=nan"),
+        ("--warmup-s", "-1", "warmup_s=-1"),
+        ("--data", "/nowhere", "/nowhere/traces"),
+    ],
+)
+def test_bad_options_are_refused_for_every_paper(
+    paper: str, option: str, value: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--paper", paper, option, value]) == 2
+    messages = capsys.readouterr().err
+    assert reason in messages
+    assert "begins" not in messages
 
 
 def test_a_pause_that_the_schedule_allows_breaks_the_pace() -> None:
@@ -191,7 +342,21 @@ def test_the_highest_rate_is_found_within_the_resolution(
         return all(each["share"] == 1.0 for each in documents)
 
     found = lab(FakeSession(limit_s)).highest_rate("x", cell, is_kept)
+    assert found is not None
     assert found <= limit_s <= 1.11 * found
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 1e9])
+def test_a_rate_beyond_all_that_are_tried_is_unknown(
+    limit_s: float, lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = Cell(CONFIG, Conditions(), PolicySpec("fcfs"), 2.0)
+
+    def is_kept(documents: Documents) -> bool:
+        return all(each["share"] == 1.0 for each in documents)
+
+    assert lab(FakeSession(limit_s)).highest_rate("x", cell, is_kept) is None
+    assert "x: unknown" in capsys.readouterr().err
 
 
 def test_equal_cells_are_run_once(lab: Callable[..., Lab]) -> None:
