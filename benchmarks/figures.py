@@ -121,10 +121,15 @@ FIGURES = {
         f"capacity-{name}": Figure(
             f"the load at which 90% of the promises are kept: {name}",
             f"orchestrate bench {name} --policy fcfs --policy calm --capacity 0.9"
-            " --seeds 10-11 --window-s 120",
+            f" --seeds 10-11 --window-s {window_s}",
         )
-        for name in ("mixed", "agentic")
+        for name, window_s in {"mixed": 120, "agentic": 120, "chat": 60}.items()
     },
+    "capacity-replicas": Figure(
+        "the load at which 90% of the promises are kept: mixed on 2 and 4 machines",
+        "orchestrate bench mixed --policy fcfs --policy calm --capacity 0.9 --replicas 2,4"
+        " --seeds 10-11 --window-s 60",
+    ),
     "ablation": Figure(
         "calm without one of its ingredients at a time",
         "python -m benchmarks.ablation --loads 2 --seeds 2 --window-s 120",
