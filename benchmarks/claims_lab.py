@@ -105,7 +105,7 @@ class Lab:
             tried = cell._replace(rate_per_s=load * cell.rate_per_s)
             [documents] = self.documents(name, [tried])
             search = search.after(load, is_kept=is_kept(documents))
-        if not search.kept_at or math.isinf(search.missed_at):
+        if not search.has_limit:
             beyond = "above the highest" if search.kept_at else "below the lowest"
             say(f"{name}: unknown, {beyond} rate that was tried (simulated)")
             return None

@@ -143,5 +143,5 @@ def _is_best(found: PromiseCapacities, machines: Machines) -> bool:
 
 def _load_text(search: LoadSearch) -> str:
     if not search.kept_at:
-        return f"below {min(search.missed_at, 1.0):.3g}x"
+        return f"below {search.missed_at:.3g}x" if math.isfinite(search.missed_at) else "unknown"
     return f"{search.kept_at:.2f}x" + ("" if search.has_limit else " or more")
