@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -221,9 +222,10 @@ class Killer:
             victims = first_processes(child.process)
             victims = victims and [self._chance.choice(victims)]
         for each in victims:
-            self.counts[f"kills of a {victim}"] += 1
-            self.counts["kills"] += 1
-            os.kill(each, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended since it was looked up
+                os.kill(each, signal.SIGKILL)
+                self.counts[f"kills of a {victim}"] += 1
+                self.counts["kills"] += 1
 
     def _look(self, place: Place, process: int) -> None:
         """In fresh processes, see that all is as acknowledged, and collect the garbage."""
