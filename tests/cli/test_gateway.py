@@ -121,12 +121,12 @@ def test_the_command_says_when_it_is_ready_and_ends_at_sigterm() -> None:
         request = urllib.request.Request(
             f"{root}/chat/completions", b'{"model": "m"}', {"Authorization": "Bearer secret"}
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert json.load(answer) == {"key": "Bearer secret"}
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(f"{root}/models", timeout=10)
+            urllib.request.urlopen(f"{root}/models", timeout=60)
         process.send_signal(signal.SIGTERM)
         rest = process.stderr.read()
         process.stderr.close()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
         assert "has stopped" in rest
